@@ -190,15 +190,20 @@ func userName(id int) string {
 	return itoa(id)
 }
 
-// OtherControls returns the debug addresses where control planes of meshes of other users seem to listen,
-// with the names of these users: any program may have that port.
-func OtherControls() (out [][2]string) {
+// maxOthers is how many control planes of other users are named.
+const maxOthers = 3
+
+// OtherControls returns a line for each debug address where the control plane of a mesh of another user
+// seems to listen: any program may have that port. It ends with the cure, in which ADDRESS is the address.
+func OtherControls(cure string) (lines string) {
+	n := 0
 	for _, l := range listeners() {
-		if l.address.Port() == controlMonitorPort && l.address.Addr().IsLoopback() && l.user != os.Getuid() {
-			out = append(out, [2]string{l.address.String(), userName(l.user)})
+		if l.address.Port() == controlMonitorPort && l.address.Addr().IsLoopback() && l.user != os.Getuid() && n < maxOthers {
+			lines += fmt.Sprintf("\nA program of user %s listens at %s: if it is the control plane of outrigger up, %s", userName(l.user), l.address, strings.ReplaceAll(cure, "ADDRESS", l.address.String()))
+			n++
 		}
 	}
-	return out
+	return lines
 }
 
 // tryListen returns an error if a port is not free.

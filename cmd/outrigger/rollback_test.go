@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,10 +15,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
@@ -206,6 +210,7 @@ func TestRollbackOfMeshes(t *testing.T) {
 		"rollback sidecar/web -n shop --store A":                       "outrigger up makes sidecar/web in shop from " + a.file + ": change it there",
 		"rollback we/one --store fs://" + a.generated + " --control A": "workloadentry/one comes from " + a.dir + "/all.yaml:1, not from fs://" + a.generated + ", where it would be a second one: name it with --store " + a.store(),
 		"diff --from 1h --store A":                                     "the history does not reach back so far: it begins at ",
+		"diff --from 1h --to 2h --control A":                           "is after --to ",
 		"diff --from now":                                              "several meshes run on this machine: choose one: --control ",
 	} {
 		out, errs := outrigger(t, strings.Fields(replace(args))...)
@@ -258,6 +263,33 @@ func TestRollbackOfMeshes(t *testing.T) {
 	}
 	if got := strings.Replace(textB, "10.2.0.2", "10.2.0.1", 1); b.text() != got {
 		t.Errorf("after rollback the store has\n%s, want\n%s", b.text(), got)
+	}
+}
+
+// TestOtherUsers checks that commands name the mesh of another user, and how to use it.
+func TestOtherUsers(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to listen as another user")
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	const address = "127.77.59.1:15014"
+	runtime.LockOSThread() // the file system's user ID is that of the thread; the socket has it
+	err := unix.Setfsuid(65534)
+	l, listenErr := net.Listen("tcp", address)
+	err = errors.Join(err, listenErr, unix.Setfsuid(0))
+	runtime.UnlockOSThread()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }() // nobody connects
+	begin := "\nA program of user nobody listens at " + address + ": if it is the control plane of outrigger up, "
+	for args, cure := range map[string]string{
+		"get vs": "name its config directory with --store\n", "status": "use --control " + address + "\n", "history": "use --control " + address + "\n",
+		"diff --from 1h": "use --control " + address + "\n", "rollback vs/a": "name its config directory with --store\n",
+	} {
+		if _, errs := outrigger(t, strings.Fields(args)...); !strings.Contains(errs, begin+cure) {
+			t.Errorf("%s: %s, want %q", args, errs, begin+cure)
+		}
 	}
 }
 

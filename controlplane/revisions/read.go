@@ -36,9 +36,9 @@ type EarlierError struct {
 	Begins time.Time // of the history
 }
 
-// Error implements error.
+// Error implements error. The moment that it names is in the history.
 func (e EarlierError) Error() string {
-	return "the history does not reach back so far: it begins at " + e.Begins.Format(time.RFC3339)
+	return "the history does not reach back so far: it begins at " + e.Begins.Add(time.Second-1).Format(time.RFC3339)
 }
 
 // Filter selects versions. Empty fields select all.

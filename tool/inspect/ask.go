@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +20,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outrigger-mesh/outrigger/internal/lru"
+	"github.com/outrigger-mesh/outrigger/internal/output"
+	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
 const (
@@ -177,7 +180,7 @@ func get(ctx context.Context, client *http.Client, address string, q question, i
 		if resp.StatusCode == http.StatusNotFound && strings.HasPrefix(text, "404 page") {
 			text = "nothing at " + u.Path + ": it is not a control plane of Outrigger, or its ENABLE_DEBUG_ON_HTTP is false"
 		}
-		return &answerError{resp.StatusCode, text}
+		return &answerError{resp.StatusCode, localTimes(text, time.Now())}
 	case len(raw) > maxAnswer:
 		return fmt.Errorf("the response has more than %d bytes", maxAnswer)
 	default:
@@ -187,6 +190,20 @@ func get(ctx context.Context, client *http.Client, address string, q question, i
 		return fmt.Errorf("read the response of %s: %w", u.Host, err)
 	}
 	return nil
+}
+
+// timestamp matches the times in the texts of control planes.
+var timestamp = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
+
+// localTimes writes the times in a text of a control plane, whose zone is another one, as the tables do.
+func localTimes(text string, now time.Time) string {
+	return timestamp.ReplaceAllStringFunc(text, func(s string) string {
+		at, err := time.Parse(time.RFC3339, s)
+		if err != nil {
+			return s
+		}
+		return output.Clock(at, now)
+	})
 }
 
 // answerError is an answer of a control plane that is an error.
@@ -202,7 +219,7 @@ func noAnswer(address string, err error) error {
 	var said *answerError
 	switch {
 	case !errors.As(err, &said):
-		return fmt.Errorf("control plane %s: %w: is it running? Name others with --control", address, err)
+		return fmt.Errorf("control plane %s: %w: is it running? Name others with --control%s", address, err, mesh.OtherControls(useControl))
 	case said.code == http.StatusBadRequest: // it is about the question
 		return errors.New(said.text)
 	}

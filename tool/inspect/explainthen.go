@@ -57,7 +57,7 @@ func (v view) objectThen(o report.Object) error {
 	case isMesh(o.Ref):
 		return nil
 	case then.NoEffect != "":
-		v.say("\nIts effect then cannot be computed: %s\n", oneLine(then.NoEffect))
+		v.say("\nIts effect then cannot be computed: %s\n", localTimes(oneLine(then.NoEffect), v.now))
 		return nil
 	case !o.InForce:
 		v.say("\nObjects of this kind change nothing for proxies in this version.\n")

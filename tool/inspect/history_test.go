@@ -113,3 +113,30 @@ func TestMoment(t *testing.T) {
 		}
 	}
 }
+
+// TestLocalTimes checks that times in errors of a control plane in another zone are like those of tables.
+func TestLocalTimes(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 5, 1, 3, 0, 30, 0, time.FixedZone("east", 3600))
+	for text, want := range map[string]string{
+		"it begins at 2026-05-01T01:02:03Z":                        "it begins at 02:02:03",
+		"since 2026-04-29T23:30:00.123-02:00: no space":            "since Apr 30 02:30:00: no space",
+		"from=2026-05-01T01:02:03Z is after 2026-04-30T01:02:03Z.": "from=02:02:03 is after Apr 30 02:02:03.",
+		"no time: 2026-99-01T01:02:03Z, 12026-05-01T01:02:03Z, 1.": "no time: 2026-99-01T01:02:03Z, 12026-05-01T01:02:03Z, 1.",
+	} {
+		if got := localTimes(text, now); got != want {
+			t.Errorf("%q became %q, want %q", text, got, want)
+		}
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "the history does not reach back so far: it begins at 2026-05-01T01:02:03Z", http.StatusBadRequest)
+	}))
+	defer s.Close()
+	want := "it begins at " + time.Date(2026, 5, 1, 1, 2, 3, 0, time.UTC).Local().Format("Jan 02 15:04:05")
+	for _, args := range []string{"history", "explain vs/a --at 1h", "explain request --from a --to b --at 1h", "explain mesh --at 1h"} {
+		out, errs, code := run(t, append(strings.Fields(args), "--control", s.URL)...)
+		if code == 0 || !strings.Contains(errs, want) || strings.Contains(out+errs, "2026-05") {
+			t.Errorf("%s: %d %s%s, want %q", args, code, out, errs, want)
+		}
+	}
+}

@@ -6,6 +6,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/url"
 	"os"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/output"
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
@@ -58,6 +60,9 @@ func (p *Past) Changes(ctx context.Context, store, from, to string) (c report.Ch
 	end, err := moment(cmp.Or(to, "now"), now)
 	if err != nil {
 		return c, "", p.flags.cfg.Exit(exitUsage, err)
+	}
+	if begin.After(end) {
+		return c, "", p.flags.cfg.Exit(exitUsage, fmt.Errorf("--from %s is after --to %s: write the earlier time first", output.Clock(begin, now), output.Clock(end, now)))
 	}
 	if err := p.of(store); err != nil {
 		return c, "", err

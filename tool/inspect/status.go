@@ -204,8 +204,8 @@ func (f *askFlags) complain(cmd *cobra.Command, answers []answer[report.Replica]
 	return complain(cmd.ErrOrStderr(), answers)
 }
 
-// maxOthers is how many control planes of other users are named.
-const maxOthers = 3
+// useControl is the cure for a mesh of another user.
+const useControl = "use --control ADDRESS"
 
 func complain[T any](out io.Writer, answers []answer[T]) (n int) {
 	for _, a := range answers {
@@ -215,11 +215,7 @@ func complain[T any](out io.Writer, answers []answer[T]) (n int) {
 		}
 	}
 	if n > 0 && n == len(answers) {
-		_, _ = fmt.Fprintln(out, "No control plane was reached. Is it running? Name others with --control") // see above
-		others := mesh.OtherControls()
-		for _, other := range others[:min(len(others), maxOthers)] {
-			_, _ = fmt.Fprintf(out, "A program of user %s listens at %s: if it is the control plane of outrigger up, use --control %[2]s\n", other[1], other[0]) // see above
-		}
+		_, _ = fmt.Fprintf(out, "No control plane was reached. Is it running? Name others with --control%s\n", mesh.OtherControls(useControl)) // see above
 	}
 	return n
 }

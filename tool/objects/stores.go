@@ -52,7 +52,8 @@ func (s Stores) Default() (string, error) {
 	case path != "" || inCluster:
 		return "k8s://", nil
 	}
-	return "", errors.New("no config store: no outrigger up with a config directory runs here, and there is no kubeconfig; name one with --store, for example --store fs:///etc/mesh")
+	return "", errors.New("no config store: no outrigger up with a config directory runs here, and there is no kubeconfig; name one with --store, for example --store fs:///etc/mesh" +
+		mesh.OtherControls("name its config directory with --store"))
 }
 
 // kubeconfigPath returns the path of the user's kubeconfig, with the same rules as kubectl.
