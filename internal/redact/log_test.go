@@ -53,6 +53,10 @@ func TestHostileObjects(t *testing.T) {
 		`{"kind":"EnvoyFilter","name":"kept","patch":{"value":{"private_key":{"inline_string":"planted"}}}}`,
 		`{"kind":"EnvoyFilter","name":"kept","patch":{"value":{"generic_secret":{"secret":{"inline_string":"planted"}}}}}`,
 		`{"kind":"EnvoyFilter","name":"kept","patch":{"value":{"token_secret":{"inlineBytes":"cGxhbnRlZA=="},"password":{"inline_string":"planted"}}}}`,
+		`{"kind":"VirtualService","metadata":{"name":"kept","annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"spec\":{\"headers\":{\"request\":{\"set\":{\"authorization\":\"planted\"}}}}}\n"}}}`,
+		`{"name":"kept","annotations":{"proxy.istio.io/config":"proxyMetadata:\n  API_TOKEN: planted\n"}}`,
+		`{"name":"kept","jwks":"{\"keys\":[{\"kty\":\"oct\",\"k\":\"cGxhbnRlZA\"}]}"}`,
+		`{"name":"kept","jwks":"{\"keys\":[{\"kty\":\"RSA\",\"n\":\"kept\",\"d\":\"cGxhbnRlZA\",\"p\":\"cGxhbnRlZA\",\"oth\":[{\"r\":\"cGxhbnRlZA\"}]}]}"}`,
 		`{"name":"kept","typedConfig":{"hmacSecret":{"inlineString":"planted"},"url":"redis://:planted@redis"}}`,
 	} {
 		got := jsonOf(t, text)

@@ -5,6 +5,7 @@ package redact
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
@@ -45,6 +46,10 @@ var (
 	valueField     = regexp.MustCompile(`^([vV]alues?|notValues|rawValue|(string|exact|prefix|suffix|contains|safeRegex|range|present)_?[mM]atch)$`)
 )
 
+// keyMembers are the members of a JSON Web Key that are secret: of a symmetric key, or the private
+// part of a pair (RFC 7518, section 6).
+var keyMembers = map[string]bool{"k": true, "d": true, "p": true, "q": true, "dp": true, "dq": true, "qi": true, "oth": true}
+
 // sentHeaders are lists of headers that proxies send to collectors and other servers, which may
 // expect a key in a header of any name.
 var sentHeaders = map[string]bool{"headers": true, "initialMetadata": true}
@@ -62,13 +67,17 @@ func hidden(value any, secret bool) any {
 		name, _ := v["name"].(string) // an environment variable, a header that is matched
 		sent, _ := v["key"].(string)  // a header that is set, an attribute
 		object := v["kind"] == "Secret"
+		_, webKey := v["kty"]
 		named := secretField.MatchString(name) || secretField.MatchString(sent)
 		for key, of := range v {
 			if list, ok := of.([]any); ok && sentHeaders[key] {
 				withoutValues(list)
 			}
 			holds := secretField.MatchString(key) && !harmlessField[key] && (isTexts(of) || onlyHas(of, conditionField) || onlyHas(of, inlineField))
-			v[key] = hidden(of, secret || holds || object && (key == "data" || key == "stringData") || key == "private_key" || key == "privateKey" || key == "includeAdditionalHeadersInCheck" ||
+			if key == "annotations" {
+				of = annotations(of)
+			}
+			v[key] = hidden(of, secret || holds || webKey && keyMembers[key] || object && (key == "data" || key == "stringData") || key == "private_key" || key == "privateKey" || key == "includeAdditionalHeadersInCheck" ||
 				named && valueField.MatchString(key))
 		}
 	case []any:
@@ -79,7 +88,37 @@ func hidden(value any, secret bool) any {
 		if secret && v != "" {
 			return Mark
 		}
-		return Text(v)
+		return embedded(Text(v))
+	}
+	return value
+}
+
+// embedded returns a text without the secrets of the JSON that it may consist of, such as a JSON Web
+// Key Set. Other texts are unchanged.
+func embedded(text string) string {
+	plain := strings.TrimSpace(text)
+	if !strings.HasPrefix(plain, "{") && !strings.HasPrefix(plain, "[") {
+		return text
+	}
+	var value any
+	if json.Unmarshal([]byte(plain), &value) != nil {
+		return text
+	}
+	out, err := json.Marshal(hidden(value, false))
+	if err != nil || strings.Count(string(out), Mark) == strings.Count(text, Mark) {
+		return text
+	}
+	return string(out)
+}
+
+// annotations returns annotations without secrets. Their values are texts of any format: kubectl
+// keeps a copy of the object in one, and others contain YAML.
+func annotations(value any) any {
+	of, _ := value.(map[string]any)
+	for name, v := range of {
+		if text, ok := v.(string); ok {
+			of[name] = Log(text)
+		}
 	}
 	return value
 }
