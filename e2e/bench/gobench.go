@@ -52,7 +52,9 @@ func (b *bench) whatIf(ctx context.Context) {
 	d := b.goBench(ctx, "./controlplane/discovery", "WhatIf", fmt.Sprintf("%dx", b.rounds))
 	b.add(figure{Name: "change predicted, 10,000 services, 1,000 proxies", Unit: seconds, Ours: max(d.of("WhatIf/routes ns/op"), d.of("WhatIf/policies ns/op")) / 1e9, Target: 2})
 	v := b.goBench(ctx, "./tool/objects", "Validate", fmt.Sprintf("%dx", b.rounds))
-	b.add(figure{Name: "10,000 objects validated", Unit: seconds, Ours: v.of("Validate ns/op") / 1e9, Target: 1})
+	for _, layout := range []string{"yaml-one", "yaml-ten", "yaml-each", "json-one", "json-each"} {
+		b.add(figure{Name: "10,000 objects validated, " + layout, Unit: seconds, Ours: v.of("Validate/"+layout+" ns/op") / 1e9, Target: 1})
+	}
 }
 
 // history measures the history of objects and services: a day, and the answers when its files are full.

@@ -11,8 +11,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -45,29 +48,14 @@ func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems
 	if len(f.files) == 0 {
 		return nil, nil, &ExitError{exitUsage, fmt.Errorf("no files: name them with -f FILE, -f DIRECTORY or -f -")}
 	}
-	for _, name := range f.files {
-		if name == "-" {
-			data, err := readAll(ctx, func() (io.ReadCloser, error) { return io.NopCloser(f.cfg.In), nil })
-			if err != nil {
-				return nil, nil, Unreadable(fmt.Errorf("read standard input: %w", err))
-			}
-			if err := f.take(ctx, &objects, &problems, "standard input", data); err != nil {
-				return nil, nil, err
-			}
-			continue
-		}
-		paths, err := expand(ctx, name)
-		if err != nil {
-			return nil, nil, Unreadable(err)
-		}
-		for _, path := range paths {
-			data, err := readAll(ctx, func() (io.ReadCloser, error) { return os.Open(path) })
-			if err != nil {
-				return nil, nil, Unreadable(err)
-			}
-			if err := f.take(ctx, &objects, &problems, path, data); err != nil {
-				return nil, nil, err
-			}
+	parts, err := f.parts(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range parts {
+		objects, problems, f.skipped = append(objects, p.objects...), append(problems, p.problems...), f.skipped+p.skipped
+		if f.keeps {
+			f.kept = append(f.kept, analyze.File{Source: p.source, Data: p.data})
 		}
 	}
 	seen := map[model.Key]string{}
@@ -78,6 +66,58 @@ func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems
 		seen[c.Key] = c.Source
 	}
 	return objects, problems, nil
+}
+
+// part is what one file has.
+type part struct {
+	source   string
+	regular  bool   // reading it cannot block
+	data     []byte // only of standard input until the part is read, and after it only if it is kept
+	objects  []*model.Config
+	problems []model.Problem
+	skipped  int
+	err      error
+}
+
+// parts returns what all files have, in their order. It reads them on all processors, and returns the
+// error of the first file that cannot be read.
+func (f *fileFlags) parts(ctx context.Context) ([]*part, error) {
+	var parts []*part
+	for _, name := range f.files {
+		if name == "-" {
+			data, err := readAll(ctx, func() (io.ReadCloser, error) { return io.NopCloser(f.cfg.In), nil })
+			if err != nil {
+				err = fmt.Errorf("read standard input: %w", err)
+			}
+			parts = append(parts, &part{source: "standard input", data: data, err: err})
+			continue
+		}
+		paths, err := expand(ctx, name)
+		if err != nil {
+			parts = append(parts, &part{err: err})
+			break
+		}
+		for _, path := range paths {
+			parts = append(parts, &part{source: path, regular: path != name})
+		}
+	}
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(len(parts), runtime.GOMAXPROCS(0)) {
+		workers.Go(func() {
+			for i := next.Add(1); i <= int64(len(parts)); i = next.Add(1) {
+				f.take(ctx, parts[i-1])
+			}
+		})
+	}
+	workers.Wait()
+	if ctx.Err() != nil {
+		return nil, errInterrupted
+	}
+	if i := slices.IndexFunc(parts, func(p *part) bool { return p.err != nil }); i >= 0 {
+		return nil, Unreadable(parts[i].err)
+	}
+	return parts, nil
 }
 
 // readKeys returns the keys of the objects in files, for a command that needs only the keys.
@@ -142,13 +182,7 @@ func readAll(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, e
 	}
 	done := make(chan result, 1)
 	go func() { // only the end of the process stops the read
-		in, err := open()
-		if err != nil {
-			done <- result{err: err}
-			return
-		}
-		data, err := io.ReadAll(io.LimitReader(in, codec.MaxFileSize+1))
-		_ = in.Close() // read-only: closing cannot lose data
+		data, err := readOpened(open)
 		done <- result{data, err}
 	}()
 	select {
@@ -159,25 +193,38 @@ func readAll(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, e
 	}
 }
 
-// take adds the objects in a file. When ctx is done, it stops between two objects.
-func (f *fileFlags) take(ctx context.Context, objects *[]*model.Config, problems *[]model.Problem, source string, data []byte) error {
-	if f.keeps {
-		f.kept = append(f.kept, analyze.File{Source: source, Data: data})
+// readOpened reads as much of a file as can be decoded, and one byte more.
+func readOpened(open func() (io.ReadCloser, error)) ([]byte, error) {
+	in, err := open()
+	if err != nil {
+		return nil, err
 	}
-	decode := codec.DecodeWritten
-	if f.skips {
-		decode = func(ctx context.Context, source string, data []byte, namespace string) ([]*model.Config, []model.Problem, error) {
-			o, p, skipped := codec.DecodeManifests(ctx.Done(), source, data, namespace)
-			f.skipped += skipped
-			return o, p, ctx.Err()
+	data, err := io.ReadAll(io.LimitReader(in, codec.MaxFileSize+1))
+	_ = in.Close() // read-only: closing cannot lose data
+	return data, err
+}
+
+// take reads a part. When ctx is done, it stops between two objects.
+func (f *fileFlags) take(ctx context.Context, p *part) {
+	if p.data == nil && p.err == nil {
+		open := func() (io.ReadCloser, error) { return os.Open(p.source) }
+		if p.regular {
+			p.data, p.err = readOpened(open)
+		} else {
+			p.data, p.err = readAll(ctx, open)
 		}
 	}
-	o, p, err := decode(ctx, source, data, f.namespace)
-	if err != nil {
-		return errInterrupted
+	switch {
+	case p.err != nil:
+		return
+	case f.skips:
+		p.objects, p.problems, p.skipped = codec.DecodeManifests(ctx.Done(), p.source, p.data, f.namespace)
+	default:
+		p.objects, p.problems, p.err = codec.DecodeWritten(ctx, p.source, p.data, f.namespace)
 	}
-	*objects, *problems = append(*objects, o...), append(*problems, p...)
-	return nil
+	if !f.keeps {
+		p.data = nil
+	}
 }
 
 // expand returns the YAML and JSON files in a directory, or the named file. Files that are not

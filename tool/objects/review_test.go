@@ -5,6 +5,7 @@ package objects
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -196,6 +197,32 @@ func TestCreateAsks(t *testing.T) {
 	}
 	if code, _, errs := s.run("replace", "-f", s.dir+"/stop.yaml"); code != 1 || !strings.Contains(errs, question) {
 		t.Errorf("replace: code %d: %s", code, errs)
+	}
+}
+
+// TestOrder checks that the problems of files that are read at the same time have the order of the files,
+// and that the first file that cannot be read is the one that is named.
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	var want strings.Builder
+	for i := range 60 {
+		name := fmt.Sprintf("config/%02d.yaml", i)
+		s.file(name, strings.Repeat(strings.Replace(web, "NAME", "same", 1)+"---\n", 1+(60-i)/10)+"metadata: {}\n")
+		fmt.Fprintf(&want, "error: %s\n", name)
+	}
+	code, _, errs := s.run("validate", "-f", s.dir+"/config")
+	last, order := "", []string{}
+	for line := range strings.Lines(errs) {
+		if file := line[:min(len(line), len("error: config/00.yaml"))]; strings.HasPrefix(file, "error: config/") && file != last && !strings.Contains(line, "the same object is in") {
+			last, order = file, append(order, file)
+		}
+	}
+	if got := strings.Join(order, "\n") + "\n"; code != 1 || got != want.String() {
+		t.Errorf("code %d, the problems are of\n%s", code, got)
+	}
+	if code, _, errs := s.run("validate", "-f", s.dir+"/config", "-f", s.dir+"/gone", "-f", s.dir+"/absent"); code != 2 || !strings.Contains(errs, "gone") {
+		t.Errorf("code %d: %s", code, errs)
 	}
 }
 
