@@ -81,43 +81,17 @@ type verdict struct{ kind, reason, message string }
 
 // verdictsOf returns the conditions of a status that are False.
 func verdictsOf(status any) (out []verdict) {
-	add := func(list []metav1.Condition) {
-		for _, c := range list {
-			if c.Status == metav1.ConditionFalse {
-				out = append(out, verdict{c.Type, c.Reason, c.Message})
-			}
-		}
-	}
-	routes := func(r gatewayv1.RouteStatus) {
-		for _, p := range r.Parents {
-			add(p.Conditions)
-		}
-	}
-	switch s := status.(type) {
-	case *metav1alpha1.IstioStatus:
+	if s, ok := status.(*metav1alpha1.IstioStatus); ok {
 		for _, c := range s.GetConditions() {
 			if c.GetStatus() == "False" {
 				out = append(out, verdict{c.GetType(), c.GetReason(), c.GetMessage()})
 			}
 		}
-	case *gatewayv1.GatewayStatus:
-		add(s.Conditions)
-		for _, l := range s.Listeners {
-			add(l.Conditions)
-		}
-	case *gatewayv1.GatewayClassStatus:
-		add(s.Conditions)
-	case *gatewayv1.HTTPRouteStatus:
-		routes(s.RouteStatus)
-	case *gatewayv1.GRPCRouteStatus:
-		routes(s.RouteStatus)
-	case *gatewayv1.TLSRouteStatus:
-		routes(s.RouteStatus)
-	case *gatewayv1.TCPRouteStatus:
-		routes(s.RouteStatus)
-	case *gatewayv1.PolicyStatus:
-		for _, ancestor := range s.Ancestors {
-			add(ancestor.Conditions)
+		return out
+	}
+	for _, c := range gatewayapi.Conditions(status) {
+		if c.Status == metav1.ConditionFalse && c.Bad() {
+			out = append(out, verdict{c.Type, c.Reason, c.Message})
 		}
 	}
 	return out

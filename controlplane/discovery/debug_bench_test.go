@@ -91,8 +91,8 @@ func BenchmarkExplainThen(b *testing.B) {
 	var s *Server
 	s, objects = benchMesh(b, services, proxies, debug.Config{
 		Preview: func() debug.Generator { return generate.New(generate.Config{}) },
-		Propose: func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
-			return objects.Changed(p.Objects).Mesh(prev)
+		Propose: func(prev *snapshot.Mesh, p debug.Proposal) debug.Outcome {
+			return debug.Outcome{Mesh: objects.Changed(p.Objects).Mesh(prev)}
 		},
 		Past: onePast{Ref: ref, Change: report.Updated, Revision: "1", Object: []byte(object)},
 	})
@@ -113,8 +113,8 @@ func BenchmarkWhatIf(b *testing.B) {
 	var s *Server
 	s, objects = benchMesh(b, services, proxies, debug.Config{
 		Preview: func() debug.Generator { return generate.New(generate.Config{}) },
-		Propose: func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
-			return objects.Changed(p.Objects).Mesh(prev)
+		Propose: func(prev *snapshot.Mesh, p debug.Proposal) debug.Outcome {
+			return debug.Outcome{Mesh: objects.Changed(p.Objects).Mesh(prev)}
 		},
 	})
 	rule := func(i int) string {

@@ -200,8 +200,8 @@ func TestDebugMore(t *testing.T) {
 	objects, pushed := debugtest.Shop(), 0
 	h.server.Debug(debug.Config{
 		Objects: objects, Push: func() { pushed++ }, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
-		Propose: func(prev *snapshot.Mesh, _ debug.Proposal) *snapshot.Mesh {
-			return objects.Mesh(prev)
+		Propose: func(prev *snapshot.Mesh, _ debug.Proposal) debug.Outcome {
+			return debug.Outcome{Mesh: objects.Mesh(prev)}
 		},
 		Changed: func(model.Key) (uint64, time.Time, bool) { return 1, time.Unix(1, 0), true },
 		Past:    noPast{},

@@ -41,8 +41,8 @@ func flipWorld(t *testing.T, cfg debug.Config, more ...*model.Config) func(form 
 		cfg.FlipTime = time.Hour
 	}
 	cfg.Objects, cfg.Preview = objects, func() debug.Generator { return generate.New(generate.Config{}) }
-	cfg.Propose = func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
-		return objects.Changed(p.Objects).Mesh(prev)
+	cfg.Propose = func(prev *snapshot.Mesh, p debug.Proposal) debug.Outcome {
+		return debug.Outcome{Mesh: objects.Changed(p.Objects).Mesh(prev)}
 	}
 	h.server.Debug(cfg)
 	h.server.Push(objects.Mesh(nil), model.Change{All: true})
@@ -273,8 +273,8 @@ func TestDebugWhatIfOrder(t *testing.T) {
 	var s *Server
 	s, objects = benchMesh(t, 3, 300, debug.Config{
 		FlipTime: time.Hour, FlipWork: 3000, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
-		Propose: func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
-			return objects.Changed(p.Objects).Mesh(prev)
+		Propose: func(prev *snapshot.Mesh, p debug.Proposal) debug.Outcome {
+			return debug.Outcome{Mesh: objects.Changed(p.Objects).Mesh(prev)}
 		},
 	})
 	form := url.Values{"namespace": {"default"}, "objects": {`{"apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "a"}, "spec": {"action": "DENY", "rules": [{"to": [{"operation": {"paths": ["/a", "/b"]}}]}]}}`}}
@@ -325,8 +325,8 @@ func TestDebugWhatIfGateway(t *testing.T) {
 	}
 	h.server.Debug(debug.Config{
 		Objects: objects, FlipTime: time.Hour, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
-		Propose: func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
-			return mesh(objects.Changed(p.Objects), prev)
+		Propose: func(prev *snapshot.Mesh, p debug.Proposal) debug.Outcome {
+			return debug.Outcome{Mesh: mesh(objects.Changed(p.Objects), prev)}
 		},
 	})
 	h.server.Push(mesh(objects, nil), model.Change{All: true})

@@ -160,12 +160,12 @@ func startFlips(t *testing.T, ip string) *flipsWorld {
 	stored := debugtest.Objects(objects)
 	w.server.Debug(debug.Config{
 		Objects: stored, FlipTime: time.Hour, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
-		Propose: func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
+		Propose: func(prev *snapshot.Mesh, p debug.Proposal) debug.Outcome {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			in, next := w.input(), stored.Changed(p.Objects)
 			in.List = func(kind model.Kind) []*model.Config { return next.List(kind, "") }
-			return snapshot.Build(prev, in, model.Change{All: true})
+			return debug.Outcome{Mesh: snapshot.Build(prev, in, model.Change{All: true})}
 		},
 	})
 	_ = runWireEnvoy(t, w.wireMesh, "DELTA_GRPC", ip)

@@ -90,6 +90,9 @@ type Result struct {
 	// Problems are the problems that the status cannot express.
 	Problems []model.Problem
 
+	// byKey contains the objects of Objects, if [Result.Next] made the result.
+	byKey map[model.Key]*model.Config
+
 	// The inputs that the result depends on in addition to the objects: the names of Services,
 	// whether one of them was looked up among ServiceEntry objects, Secrets, and whether namespace
 	// labels were used.
@@ -126,6 +129,11 @@ func (r *Result) AddedDiffer(old *Result) []types.NamespacedName {
 		}
 	}
 	return out
+}
+
+// Beside returns the inputs that the result depends on and that are neither objects nor services.
+func (r *Result) Beside() (secrets, configMaps, namespaces bool) {
+	return len(r.secrets) > 0, len(r.configMaps) > 0, r.namespaces
 }
 
 // Grants reports whether the workloads of a service account may read a Secret: a listener of a

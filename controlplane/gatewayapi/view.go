@@ -19,59 +19,65 @@ const (
 	KubernetesConfigMap model.Kind = "ConfigMap"
 )
 
-// View caches the newest conversion. Update and Get must be called from one goroutine.
-type View struct {
-	result atomic.Pointer[Result]
-	byKey  map[model.Key]*model.Config
-}
+// View caches the newest conversion. Update must be called from one goroutine.
+type View struct{ result atomic.Pointer[Result] }
 
 // Result returns the newest conversion, or nil before the first Update.
 func (v *View) Result() *Result { return v.result.Load() }
 
 // DependsOn reports whether a change affects the newest conversion.
-func (v *View) DependsOn(change model.Change) bool {
-	r := v.result.Load()
-	return r == nil || r.dependsOn(change)
+func (v *View) DependsOn(change model.Change) bool { return v.Result().dependsOn(change) }
+
+// Update replaces the newest conversion by the one that [Result.Next] returns.
+func (v *View) Update(in Input, change model.Change) model.Change {
+	next, change := v.Result().Next(in, change)
+	v.result.Store(next)
+	return change
 }
 
-// Update converts the objects again if a change affects the last conversion. It returns the change
+// Next converts the objects again if a change affects r, which may be nil. It returns the change
 // plus the converted objects that differ. Unchanged objects keep their pointers.
-func (v *View) Update(in Input, change model.Change) model.Change {
-	if !v.DependsOn(change) {
-		return change
+func (r *Result) Next(in Input, change model.Change) (*Result, model.Change) {
+	if !r.dependsOn(change) {
+		return r, change
 	}
 	next := Convert(in)
-	byKey := map[model.Key]*model.Config{}
+	next.byKey = map[model.Key]*model.Config{}
 	changed := map[model.Key]struct{}{}
 	for _, list := range next.Objects {
 		for i, o := range list {
-			old := v.byKey[o.Key]
+			old := r.Get(o.Key)
 			if old != nil && old.Source == o.Source && old.Created.Equal(o.Created) && maps.Equal(old.Annotations, o.Annotations) &&
 				maps.Equal(old.Labels, o.Labels) && slices.Equal(old.From, o.From) && model.SameSpec(old.Spec, o.Spec) {
 				list[i] = old
 			} else {
 				changed[o.Key] = struct{}{}
 			}
-			byKey[o.Key] = list[i]
+			next.byKey[o.Key] = list[i]
 		}
 	}
-	for key := range v.byKey {
-		if byKey[key] == nil {
-			changed[key] = struct{}{}
+	if r != nil {
+		for key := range r.byKey {
+			if next.byKey[key] == nil {
+				changed[key] = struct{}{}
+			}
 		}
 	}
-	v.byKey = byKey
-	v.result.Store(next)
-	return change.Merge(model.Change{Keys: changed})
+	return next, change.Merge(model.Change{Keys: changed})
 }
 
-// Get returns a converted object, or nil if it does not exist.
-func (v *View) Get(key model.Key) *model.Config { return v.byKey[key] }
+// Get returns a converted object, or nil if it does not exist. r may be nil.
+func (r *Result) Get(key model.Key) *model.Config {
+	if r == nil {
+		return nil
+	}
+	return r.byKey[key]
+}
 
 // dependsOn reports whether a change affects a converted object or another input of the
-// conversion.
+// conversion. Everything affects a nil Result.
 func (r *Result) dependsOn(change model.Change) bool {
-	if change.Touches(Kinds()...) {
+	if r == nil || change.Touches(Kinds()...) {
 		return true
 	}
 	for key := range change.Keys {

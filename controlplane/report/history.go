@@ -60,10 +60,12 @@ const (
 )
 
 // Unrecorded is what is not known of a moment in the past; it is as now. The history of services of
-// clusters, or that of the mesh config, begins later; zero if it does not.
+// clusters, or that of the mesh config, begins later; zero if it does not. Present is what objects of the
+// Gateway API depend on that has no history, such as "Secrets".
 type Unrecorded struct {
 	ServicesSince time.Time `json:"services_since,omitzero"`
 	MeshSince     time.Time `json:"mesh_since,omitzero"`
+	Present       []string  `json:"present,omitempty"`
 }
 
 // Changes are the objects that differ between two moments.

@@ -22,6 +22,12 @@ type WhatIf struct {
 	// Problems are those that appear with the change, and Solved those that disappear.
 	Problems []Problem `json:"problems,omitempty"`
 	Solved   []Problem `json:"solved,omitempty"`
+	// Statuses are those of proposed objects of the Gateway API, and of others whose status changes: the
+	// first ones, with the number of all.
+	Statuses    []Status `json:"statuses,omitempty"`
+	StatusesAll int      `json:"statuses_all,omitempty"`
+	// Unread are ConfigMaps with roots that count as valid, because they are not read yet.
+	Unread []string `json:"unread,omitempty"`
 	// Proxies are the proxies that receive other configuration, of all that are connected.
 	Proxies []Affected `json:"proxies"`
 	All     int        `json:"connected"`
@@ -44,6 +50,25 @@ type Proposed struct {
 	// Action is "created", "updated", "unchanged" or "deleted".
 	Action string `json:"action"`
 	Source string `json:"source,omitempty"`
+}
+
+// Status is the conditions that an object would have.
+type Status struct {
+	Ref
+	Conditions []Condition `json:"conditions"`
+}
+
+// Condition is a condition of an object, or of a part of it.
+type Condition struct {
+	// At names the parent of a route, the listener of a Gateway, or the ancestor of a policy; empty for the
+	// object itself.
+	At     string `json:"at,omitempty"`
+	Type   string `json:"type"`
+	Status string `json:"status"`
+	Reason string `json:"reason"`
+	// Message says why; Bad is true if something is wrong.
+	Message string `json:"message,omitempty"`
+	Bad     bool   `json:"bad,omitempty"`
 }
 
 // Affected is a proxy that receives other configuration.

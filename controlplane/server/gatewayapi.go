@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
@@ -19,6 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/objectstatus"
+	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
@@ -110,22 +112,35 @@ func (c *conversion) run(ctx context.Context) error {
 // convert updates the conversion, and returns the change extended by the converted
 // objects that differ.
 func (s *Server) convert(change model.Change) model.Change {
-	if s.objects.conversion == nil {
+	c := s.objects.conversion
+	if c == nil {
 		return change
 	}
-	in := gatewayapi.Input{
-		List: func(kind model.Kind) []*model.Config { return s.objects.store.List(kind, "") },
-		Mesh: s.snapshots.mesh, Domain: s.snapshots.domain, IngressNamespace: s.objects.conversion.ingress,
+	if c.deployment != nil && change.Touches(model.MeshConfigKind) {
+		c.deployment.Check("")
 	}
+	var platform registry.Platform
 	if s.objects.platform != nil {
+		platform = s.objects.platform
+	}
+	before := c.view.Result()
+	change = c.view.Update(s.conversionInput(s.objects.stored, platform, s.snapshots.mesh), change)
+	s.converted(before)
+	return change
+}
+
+// conversionInput returns the current data for a conversion of listed objects. platform may be nil.
+func (s *Server) conversionInput(list func(model.Kind) []*model.Config, platform registry.Platform, mesh *meshv1alpha1.MeshConfig) gatewayapi.Input {
+	in := gatewayapi.Input{List: list, Mesh: mesh, Domain: s.snapshots.domain, IngressNamespace: s.objects.conversion.ingress}
+	if platform != nil {
 		in.Service = func(namespace, name string) *model.Service {
-			if found := s.objects.platform.Service(namespace, name); found != nil {
+			if found := platform.Service(namespace, name); found != nil {
 				return found.Service
 			}
 			return nil
 		}
 		in.Selector = func(namespace, name string) map[string]string {
-			if found := s.objects.platform.Service(namespace, name); found != nil {
+			if found := platform.Service(namespace, name); found != nil {
 				return found.Selector
 			}
 			return nil
@@ -133,9 +148,6 @@ func (s *Server) convert(change model.Change) model.Change {
 	}
 	if d := s.objects.conversion.deployment; d != nil {
 		in.Deployed = d.Fault
-		if change.Touches(model.MeshConfigKind) {
-			d.Check("")
-		}
 	}
 	if s.objects.conversion.namespaces != nil {
 		in.NamespaceLabels = s.objects.conversion.namespaces.Labels
@@ -146,10 +158,7 @@ func (s *Server) convert(change model.Change) model.Change {
 	if s.objects.roots != nil {
 		in.Roots = s.objects.rootsFault
 	}
-	before := s.objects.conversion.view.Result()
-	change = s.objects.conversion.view.Update(in, change)
-	s.converted(before)
-	return change
+	return in
 }
 
 // converted passes a new result of the conversion on to those that need more than its objects.
@@ -205,10 +214,10 @@ func (o *objects) certificate(namespace, name string) error {
 // granted reports whether the service account of a Gateway may read a Secret that one of its
 // listeners refers to. Every caller may read the roots that an object of the Gateway API refers to.
 func (o *objects) granted(_ *snapshot.Mesh, caller *authn.Caller, ref credentials.Reference) bool {
-	if o.conversion == nil || o.conversion.view.Result() == nil {
+	result := o.converted()
+	if result == nil {
 		return false
 	}
-	result := o.conversion.view.Result()
 	switch ref.Scheme {
 	case credentials.SchemeGateway:
 		return result.Grants(caller.ID.Namespace, caller.ID.ServiceAccount, ref.Namespace, ref.Name)
@@ -218,40 +227,51 @@ func (o *objects) granted(_ *snapshot.Mesh, caller *authn.Caller, ref credential
 	return false
 }
 
+// stored returns the stored objects of a kind.
+func (o *objects) stored(kind model.Kind) []*model.Config { return o.store.List(kind, "") }
+
+// converted returns the newest conversion, or nil if there is none.
+func (o *objects) converted() *gatewayapi.Result {
+	if o.conversion == nil {
+		return nil
+	}
+	return o.conversion.view.Result()
+}
+
 // list returns the stored and converted objects of a kind.
 func (o *objects) list(kind model.Kind) []*model.Config {
-	stored := o.store.List(kind, "")
-	if o.conversion == nil || o.conversion.view.Result() == nil {
-		return stored
+	return withConverted(o.stored(kind), o.converted(), kind)
+}
+
+// withConverted returns objects of a kind and the converted ones.
+func withConverted(list []*model.Config, result *gatewayapi.Result, kind model.Kind) []*model.Config {
+	if result == nil || len(result.Objects[kind]) == 0 {
+		return list
 	}
-	if converted := o.conversion.view.Result().Objects[kind]; len(converted) > 0 {
-		return append(slices.Clip(stored), converted...)
-	}
-	return stored
+	return append(slices.Clip(list), result.Objects[kind]...)
 }
 
 // get returns a stored or converted object.
 func (o *objects) get(key model.Key) *model.Config {
-	if stored := o.store.Get(key); stored != nil || o.conversion == nil {
+	if stored := o.store.Get(key); stored != nil {
 		return stored
 	}
-	return o.conversion.view.Get(key)
+	return o.converted().Get(key)
 }
 
 // conclude assigns the problems of converted objects in a snapshot to the objects that
 // users wrote, and publishes the statuses.
 func (o *objects) conclude(next *snapshot.Mesh) {
-	next.Problems = o.blame(next.Problems)
+	next.Problems = blame(o.converted(), next.Problems)
 	if o.conversion != nil && o.conversion.verdicts != nil {
-		o.conversion.verdicts.Set(o.conversion.view.Result().Status)
+		o.conversion.verdicts.Set(o.converted().Status)
 	}
 }
 
 // blame assigns the problems of converted objects to the objects that users wrote.
-func (o *objects) blame(problems []model.Problem) []model.Problem {
-	if o.conversion == nil {
+func blame(result *gatewayapi.Result, problems []model.Problem) []model.Problem {
+	if result == nil {
 		return problems
 	}
-	result := o.conversion.view.Result()
 	return append(result.Blame(problems), result.Problems...)
 }

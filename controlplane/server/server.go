@@ -4,12 +4,9 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
-	"maps"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,7 +19,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
-	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/health"
@@ -317,40 +313,6 @@ func (s *Server) input(settings *meshsettings.Settings) snapshot.Input {
 		in.Platform = s.objects.platform
 	}
 	return in
-}
-
-// propose returns the snapshot that would follow prev after changes.
-func (s *Server) propose(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
-	settings, change := *s.settings.Current(), p.Objects
-	settings.Mesh, settings.Networks = cmp.Or(p.Mesh, settings.Mesh), cmp.Or(p.Networks, settings.Networks)
-	in := s.input(&settings)
-	list, get := in.List, in.Get
-	in.List = func(kind model.Kind) []*model.Config {
-		out := slices.DeleteFunc(slices.Clone(list(kind)), func(c *model.Config) bool {
-			_, changed := change[c.Key]
-			return changed
-		})
-		for key, c := range change {
-			if key.Kind == kind && c != nil {
-				out = append(out, c)
-			}
-		}
-		return out
-	}
-	in.Get = func(key model.Key) *model.Config {
-		if c, changed := change[key]; changed {
-			return c
-		}
-		return get(key)
-	}
-	if len(p.Services) > 0 && in.Platform != nil {
-		in.Platform = pastPlatform{in.Platform, p.Services}
-	}
-	what := model.NewChange(slices.AppendSeq(slices.Collect(maps.Keys(change)), maps.Keys(p.Services))...)
-	what.All = p.Mesh != nil || p.Networks != nil // as in a change of the settings
-	next := snapshot.Build(prev, in, what)
-	next.Problems = append(s.objects.blame(next.Problems), s.uninjected()...)
-	return next
 }
 
 // logProblems logs the new problems of a snapshot.

@@ -176,6 +176,13 @@ func (p prediction) arrived(all received) bool {
 				return false
 			}
 		}
+		size := 0 // endpoints that do not change, but whose clusters do, have no names
+		for _, raw := range all[typeURL] {
+			size += len(raw)
+		}
+		if size < p.sizes[typeURL] {
+			return false
+		}
 	}
 	return true
 }
@@ -232,6 +239,56 @@ func security(kind, spec string) string {
 	return "apiVersion: security.istio.io/v1\nkind: " + kind + "\nmetadata: {name: a, namespace: shop}\nspec: " + spec + "\n"
 }
 
+const webRule = `apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: web, namespace: shop}
+spec: {host: web, trafficPolicy: {connectionPool: {tcp: {maxConnections: 3}}}, subsets: [{name: v2, labels: {version: v2}}]}
+`
+
+const httpRoute = "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: other, namespace: shop}\n" +
+	"spec: {parentRefs: [{group: '', kind: Service, name: other}], rules: [{timeouts: {request: 3s}, backendRefs: [{name: web, port: 80}]}]}\n"
+
+// whatIfSteps are changes of objects, each in force when the next one is proposed. One without a text
+// deletes the file.
+var whatIfSteps = []struct {
+	name, text, problem string
+	drained             bool
+	status              string // conditions of the proposed object
+}{
+	{name: "2.yaml", text: string(machineFile("22"))},
+	{name: "rule.yaml", text: webRule, problem: "no endpoint"},
+	{name: "route.yaml", text: "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: shop}\nspec: {hosts: [web], http: [{route: [{destination: {host: web, subset: v3}}]}]}\n", problem: "v3"},
+	{name: "rule.yaml", text: strings.Replace(webRule, "v2}}]", "v2}}, {name: v3, labels: {version: v3}}]", 1), problem: "no endpoint"},
+	{name: "filter.yaml", text: `apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: drain, namespace: shop}
+spec:
+  configPatches:
+  - applyTo: LISTENER
+    match: {context: SIDECAR_OUTBOUND}
+    patch: {operation: MERGE, value: {per_connection_buffer_limit_bytes: 4711}}
+`, drained: true},
+	{name: "deny.yaml", text: security("AuthorizationPolicy", "{action: DENY, rules: [{to: [{operation: {paths: [/items]}}]}]}"), problem: "attributes of HTTP only"},
+	{name: "strict.yaml", text: security("PeerAuthentication", "{mtls: {mode: STRICT}}"), drained: true},
+	{name: "tokens.yaml", text: security("RequestAuthentication", `{jwtRules: [{issuer: tests, jwks: '{"keys":[{"kty":"EC","crv":"P-256","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}'}]}`)},
+	{name: "spans.yaml", text: "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: a, namespace: shop}\nspec: {accessLogging: [{providers: [{name: envoy}]}]}\n", drained: true},
+	{name: "count.yaml", text: "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: count, namespace: shop}\nspec: {url: 'https://modules.test/a.wasm'}\n"},
+	{name: "script.yaml", text: "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: {name: count, namespace: shop}\nspec: {lua: {inlineCode: 'while true do end'}}\n"},
+	{name: "other.yaml", text: strings.ReplaceAll(strings.ReplaceAll(shopService, "web", "other"), "number: 80,", "number: 81,")},
+	{name: "converted.yaml", text: httpRoute, status: "Service other Accepted True Accepted, Service other ResolvedRefs True ResolvedRefs"},
+	{name: "converted.yaml", text: strings.Replace(httpRoute, "name: web", "name: nobody", 1), status: "Service other Accepted True Accepted, Service other ResolvedRefs False BackendNotFound"},
+	{name: "secured.yaml", text: `apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: web, namespace: shop}
+spec: {targetRefs: [{group: "", kind: Service, name: other}], validation: {hostname: other.test, wellKnownCACertificates: System}}
+`},
+	{name: "converted.yaml"},
+	{name: "sidecar.yaml", text: strings.Replace(clientSidecar, "*/*", "./web.shop.svc.cluster.local", 1)},
+	{name: "sidecar.yaml", drained: true},
+	{name: "route.yaml"},
+	{name: "rule.yaml"},
+}
+
 // TestWhatIf compares predictions with what a proxy receives after the change.
 func TestWhatIf(t *testing.T) {
 	t.Parallel()
@@ -262,40 +319,7 @@ func TestWhatIf(t *testing.T) {
 	for len(all[xds.TypeRoute]) == 0 || len(all[xds.TypeEndpoint]) == 0 {
 		receive()
 	}
-	const rule = `apiVersion: networking.istio.io/v1
-kind: DestinationRule
-metadata: {name: web, namespace: shop}
-spec: {host: web, trafficPolicy: {connectionPool: {tcp: {maxConnections: 3}}}, subsets: [{name: v2, labels: {version: v2}}]}
-`
-	for _, step := range []struct {
-		name, text, problem string
-		drained             bool
-	}{
-		{name: "2.yaml", text: string(machineFile("22"))},
-		{name: "rule.yaml", text: rule, problem: "no endpoint"},
-		{name: "route.yaml", text: "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: shop}\nspec: {hosts: [web], http: [{route: [{destination: {host: web, subset: v3}}]}]}\n", problem: "v3"},
-		{name: "rule.yaml", text: strings.Replace(rule, "v2}}]", "v2}}, {name: v3, labels: {version: v3}}]", 1), problem: "no endpoint"},
-		{name: "filter.yaml", text: `apiVersion: networking.istio.io/v1alpha3
-kind: EnvoyFilter
-metadata: {name: drain, namespace: shop}
-spec:
-  configPatches:
-  - applyTo: LISTENER
-    match: {context: SIDECAR_OUTBOUND}
-    patch: {operation: MERGE, value: {per_connection_buffer_limit_bytes: 4711}}
-`, drained: true},
-		{name: "deny.yaml", text: security("AuthorizationPolicy", "{action: DENY, rules: [{to: [{operation: {paths: [/items]}}]}]}"), problem: "attributes of HTTP only"},
-		{name: "strict.yaml", text: security("PeerAuthentication", "{mtls: {mode: STRICT}}"), drained: true},
-		{name: "tokens.yaml", text: security("RequestAuthentication", `{jwtRules: [{issuer: tests, jwks: '{"keys":[{"kty":"EC","crv":"P-256","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}'}]}`)},
-		{name: "spans.yaml", text: "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: a, namespace: shop}\nspec: {accessLogging: [{providers: [{name: envoy}]}]}\n", drained: true},
-		{name: "count.yaml", text: "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: count, namespace: shop}\nspec: {url: 'https://modules.test/a.wasm'}\n"},
-		{name: "script.yaml", text: "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: {name: count, namespace: shop}\nspec: {lua: {inlineCode: 'while true do end'}}\n"},
-		{name: "other.yaml", text: strings.ReplaceAll(strings.ReplaceAll(shopService, "web", "other"), "number: 80,", "number: 81,")},
-		{name: "sidecar.yaml", text: strings.Replace(clientSidecar, "*/*", "./web.shop.svc.cluster.local", 1)},
-		{name: "sidecar.yaml", drained: true},
-		{name: "route.yaml"},
-		{name: "rule.yaml"},
-	} {
+	for _, step := range whatIfSteps {
 		file, fields := filepath.Join(dir, step.name), url.Values{"objects": {step.text + "---\napiVersion: v1\nkind: Service\nmetadata: {name: other}\n"}, "source": {step.name}}
 		if step.text == "" {
 			text, err := os.ReadFile(file)
@@ -315,6 +339,15 @@ spec:
 		if drained := len(got.Proxies[0].Drained) > 0; drained != step.drained {
 			t.Errorf("%s: drained: got %v", step.name, got.Proxies[0])
 		}
+		var conditions []string
+		for _, s := range got.Statuses {
+			for _, c := range s.Conditions {
+				conditions = append(conditions, c.At+" "+c.Type+" "+c.Status+" "+c.Reason)
+			}
+		}
+		if status := strings.Join(conditions, ", "); status != step.status {
+			t.Errorf("%s: conditions: got %s, want %s", step.name, status, step.status)
+		}
 		want := predictionOf(got.Proxies[0])
 		clear(all)
 		if step.text == "" {
@@ -330,17 +363,17 @@ spec:
 		want.compare(t, step.name, all, by)
 		validateStatic(t, got.Static)
 	}
-	s.refusedChanges(t, rule)
+	s.refusedChanges(t, webRule)
 }
 
 // refusedChanges checks that changes that cannot be made are rejected.
 func (s *Server) refusedChanges(t *testing.T, absent string) {
 	t.Helper()
 	for want, fields := range map[string]url.Values{
-		"no objects are proposed":   {},
-		"spec.hosts":                {"objects": {strings.Replace(shopService, "  hosts: [web.shop.svc.cluster.local]\n", "", 1)}, "source": {"a.yaml"}},
-		"does not support the kind": {"objects": {"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: a, namespace: shop}\nspec: {}\n"}},
-		"so it cannot be deleted":   {"objects": {absent}, "delete": {"true"}},
+		"no objects are proposed":    {},
+		"spec.hosts":                 {"objects": {strings.Replace(shopService, "  hosts: [web.shop.svc.cluster.local]\n", "", 1)}, "source": {"a.yaml"}},
+		"change nothing for proxies": {"objects": {"apiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: a, namespace: shop}\nspec: {template: {}}\n"}},
+		"so it cannot be deleted":    {"objects": {absent}, "delete": {"true"}},
 	} {
 		if code, text, _ := s.whatIf(t, fields); code != http.StatusBadRequest || !strings.Contains(text, want) {
 			t.Errorf("got %d %s, want 400 with %q", code, text, want)

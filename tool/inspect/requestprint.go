@@ -157,6 +157,9 @@ func (v view) unrecorded(u report.Unrecorded) {
 	if !u.MeshSince.IsZero() {
 		v.say("\nThe mesh config is that of now: its history begins at %s\n", v.clock(u.MeshSince))
 	}
+	if len(u.Present) > 0 {
+		v.say("\nRoutes and Gateways of the Gateway API depend on %s, which are those of now\n", strings.Join(u.Present, ", "))
+	}
 }
 
 // gateway prints what a gateway decides that the request passes.

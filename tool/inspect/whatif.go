@@ -75,15 +75,17 @@ With --envoy, a real Envoy on this machine validates the configuration that each
 proxy would have; use the version of the proxies. Secrets, modules of WasmPlugins
 and what only traffic shows are not validated. Lua is compiled, but does not run.
 
-Objects of other API groups, such as Deployments, are skipped; those of the Gateway
-API are not supported.
+Objects of the Gateway API and Ingresses are converted as in a push, with the Services,
+Secrets and labels of namespaces of now; the conditions that they would have are
+printed, and of others those that change. Other objects, such as Deployments, are
+skipped: name what they deploy in a ServiceEntry, or deploy it before.
 
 The exit code is as with kubectl diff: 0 if nothing that --fail-on names happens, 1 if
 it does, and 2 if there is no answer. --fail-on takes several of these:
   changes   a proxy would receive other configuration
   denied    a request that is allowed now would be denied
-  broken    a request would lead nowhere, a problem would appear, or Envoy refuses a
-            configuration
+  broken    a request would lead nowhere, a problem would appear, an object would not
+            be accepted or its references not resolved, or Envoy refuses a configuration
   none      nothing`,
 		Example: "  outrigger what-if -f config/\n" +
 			"  kustomize build . | outrigger what-if -f - --envoy bin/envoy\n" +
@@ -152,7 +154,7 @@ func (f *whatIfFlags) failed(w report.WhatIf) []string {
 	}
 	refused := slices.ContainsFunc(w.Verdicts, func(v report.Verdict) bool { return v.Error != "" })
 	happens := map[string]bool{
-		failChanges: len(w.Proxies) > 0, failDenied: fails(false), failBroken: fails(true) || refused || len(w.Problems) > 0,
+		failChanges: len(w.Proxies) > 0, failDenied: fails(false), failBroken: fails(true) || refused || len(w.Problems) > 0 || rejects(w.Statuses),
 	}
 	return slices.DeleteFunc(slices.Clone(failures), func(name string) bool { return !happens[name] || !slices.Contains(f.failOn, name) })
 }

@@ -26,7 +26,17 @@ func change() report.WhatIf {
 			{Ref: report.Ref{Kind: "DestinationRule", Namespace: "shop", Name: "web"}, Action: "created"},
 			{Ref: report.Ref{Kind: "VirtualService", Namespace: "shop", Name: "web"}, Action: "updated"},
 		},
-		Skipped:  2,
+		Skipped: 2,
+		Statuses: []report.Status{
+			{Ref: report.Ref{Kind: "HTTPRoute", Namespace: "shop", Name: "web"}, Conditions: []report.Condition{
+				{At: "Gateway infra/edge", Type: "Accepted", Status: "True", Reason: "Accepted"},
+				{At: "Gateway infra/edge", Type: "ResolvedRefs", Status: "False", Reason: "RefNotPermitted", Message: "no ReferenceGrant of namespace stock allows an HTTPRoute of namespace shop the Service items", Bad: true},
+				{At: "Service web", Type: "Accepted", Status: "True", Reason: "Accepted"},
+				{At: "Service web", Type: "ResolvedRefs", Status: "True", Reason: "ResolvedRefs"},
+			}},
+			{Ref: report.Ref{Kind: "TCPRoute", Namespace: "shop", Name: "db"}, Conditions: []report.Condition{}},
+		},
+		StatusesAll: 3, Unread: []string{"shop/roots"},
 		Problems: []report.Problem{{Object: report.Ref{Kind: "VirtualService", Namespace: "shop", Name: "web"}, Reason: "spec.http[0]: no service has the host \"wob\""}},
 		Solved:   []report.Problem{{Object: report.Ref{Kind: "DestinationRule", Namespace: "shop", Name: "old"}, Reason: "no service has the host"}},
 		All:      12,

@@ -19,6 +19,7 @@ func (v view) whatIf(w report.WhatIf) error {
 	if w.Skipped > 0 {
 		v.say("%s for others skipped\n", count(w.Skipped, "object", "objects"))
 	}
+	v.statuses(w)
 	v.say("\n%s of %d would receive other configuration\n", count(len(w.Proxies), "proxy", "proxies"), w.All)
 	if len(w.Proxies) > 0 {
 		if err := v.affected(w.Proxies); err != nil {

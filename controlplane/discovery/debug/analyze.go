@@ -35,7 +35,7 @@ func (d debugger) analyze() (answerOf, error) {
 		if stored := d.cfg.Objects.Get(c.Key); stored != nil {
 			c.Created, c.From = stored.Created, stored.From
 		}
-		if replaced[c.Key] = true; proposedKinds[c.Kind] {
+		if replaced[c.Key] = true; snapshot.InForce(c.Kind) {
 			change[c.Key] = c
 		}
 	}
@@ -45,13 +45,13 @@ func (d debugger) analyze() (answerOf, error) {
 			return answerOf{}, fmt.Errorf("deleted=%q is no key: write KIND/NAMESPACE/NAME", text)
 		}
 		key := model.Key{Kind: model.Kind(parts[0]), Namespace: parts[1], Name: parts[2]}
-		if replaced[key] = true; proposedKinds[key.Kind] && d.cfg.Objects.Get(key) != nil {
+		if replaced[key] = true; snapshot.InForce(key.Kind) && d.cfg.Objects.Get(key) != nil {
 			change[key] = nil
 		}
 	}
 	in := d.analyzed(d.mesh, replaced)
 	if len(change) > 0 && d.cfg.Propose != nil {
-		in.Mesh = d.cfg.Propose(d.mesh, Proposal{Objects: change})
+		in.Mesh = d.cfg.Propose(d.mesh, Proposal{Objects: change}).Mesh
 	}
 	in.Manifests, in.Objects, in.Problems = read.Manifests, append(in.Objects, read.Objects...), append(in.Problems, read.Problems...)
 	if d.query.Get("compare") == "true" {

@@ -11,6 +11,7 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
@@ -135,18 +136,10 @@ func (d debugger) inPast() (_ debugger, unknown report.Unrecorded, err error) {
 	}
 	then := Proposal{}
 	if changes, unknown.MeshSince, err = then.settings(changes); err == nil {
-		err = d.convertible(then.Mesh)
+		then.Objects, err = before(changes, revisions.Object)
 	}
 	if err != nil {
 		return d, unknown, err
-	}
-	if then.Objects, err = before(changes, revisions.Object); err != nil {
-		return d, unknown, err
-	}
-	for key := range then.Objects {
-		if !proposedKinds[key.Kind] {
-			return d, unknown, fmt.Errorf("%s has changed since, and the effect of earlier objects of its kind cannot be computed", key)
-		}
 	}
 	if d.cfg.PastServices != nil {
 		changes, err = d.cfg.PastServices.Changes(at, time.Now())
@@ -159,11 +152,29 @@ func (d debugger) inPast() (_ debugger, unknown report.Unrecorded, err error) {
 			return d, unknown, err
 		}
 	}
-	d.mesh = d.cfg.Propose(d.mesh, then)
+	made := d.cfg.Propose(d.mesh, then)
+	d.mesh, unknown.Present = made.Mesh, presentOf(made.After)
 	d.source = pastSource{d.source, d.cfg.Preview()}
 	d.cfg.Objects = pastObjects{d.cfg.Objects, then.Objects}
 	d.then = true
 	return d, unknown, nil
+}
+
+// presentOf returns what a conversion of the past depends on that no history has.
+func presentOf(made *gatewayapi.Result) (out []string) {
+	if made == nil {
+		return nil
+	}
+	secrets, configMaps, namespaces := made.Beside()
+	for _, of := range []struct {
+		used bool
+		what string
+	}{{secrets, "Secrets"}, {configMaps, "ConfigMaps"}, {namespaces, "labels of namespaces"}} {
+		if of.used {
+			out = append(out, of.what)
+		}
+	}
+	return out
 }
 
 // notOfPast returns the error for callers that do not see all of the mesh.
@@ -195,18 +206,6 @@ func (p *Proposal) settings(changes []report.Changed) (others []report.Changed, 
 		p.Networks = nil // they were not recorded either
 	}
 	return others, since, nil
-}
-
-// convertible returns an error if the mesh config of then, nil for that of now, has another effect on
-// Ingresses, which are converted for the present one.
-func (d debugger) convertible(then *meshv1alpha1.MeshConfig) error {
-	now := d.mesh.Config
-	if then == nil || then.GetIngressControllerMode() == now.GetIngressControllerMode() && then.GetIngressClass() == now.GetIngressClass() &&
-		then.GetIngressSelector() == now.GetIngressSelector() && then.GetIngressService() == now.GetIngressService() ||
-		len(d.cfg.Objects.List(model.Ingress, "")) == 0 {
-		return nil
-	}
-	return errors.New("the mesh config selected Ingresses in another way then, and their effect cannot be computed")
 }
 
 // before returns what was different before changes; nil for what did not exist.

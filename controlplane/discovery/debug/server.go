@@ -12,6 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
+	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
@@ -29,8 +30,8 @@ type Config struct {
 	Push func()
 	// Preview returns a generator for snapshots that no proxy receives; nil if there is none.
 	Preview func() Generator
-	// Propose returns the snapshot that would follow one after changes; nil if there is none.
-	Propose func(*snapshot.Mesh, Proposal) *snapshot.Mesh
+	// Propose returns what would follow a snapshot after changes; nil if there is none.
+	Propose func(*snapshot.Mesh, Proposal) Outcome
 	// FlipWork bounds the requests that what-if tries, in units of its work, and FlipTime the time for
 	// them; 0 means 60,000 and 5 s.
 	FlipWork int
@@ -71,6 +72,15 @@ type Proposal struct {
 	Services map[model.Key]*registry.PlatformService
 	Mesh     *meshv1alpha1.MeshConfig
 	Networks *meshv1alpha1.MeshNetworks
+}
+
+// Outcome is the snapshot that would follow, and the conversions of the Gateway API and of Ingresses
+// before and after; nil if these are not converted.
+type Outcome struct {
+	Mesh          *snapshot.Mesh
+	Before, After *gatewayapi.Result
+	// Unread are ConfigMaps with roots that are not read yet.
+	Unread []string
 }
 
 // StoredObjects are the objects of the stores.

@@ -10,13 +10,10 @@ import (
 	"testing"
 	"time"
 
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
-	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
 // fixedPast is a history of one object.
@@ -144,15 +141,6 @@ func TestPastSettings(t *testing.T) {
 		if err != nil || p.Mesh.GetIngressClass() != tc.class || networks != tc.networks || !since.Equal(tc.since) ||
 			len(others) > 0 != slices.ContainsFunc(tc.changes, func(c report.Changed) bool { return c.Kind == object.Kind }) {
 			t.Errorf("%s: got %v, networks %q, since %s, others %v, %v", name, p.Mesh, networks, since, others, err)
-		}
-		for _, ingresses := range []bool{false, true} {
-			d := debugger{mesh: &snapshot.Mesh{Config: &meshv1alpha1.MeshConfig{}}, cfg: Config{Objects: debugtest.Shop()}}
-			if ingresses {
-				d.cfg.Objects = append(debugtest.Shop(), debugtest.Stored(model.Ingress, "shop", "a", nil))
-			}
-			if err := d.convertible(p.Mesh); err == nil == (ingresses && tc.class != "") {
-				t.Errorf("%s, Ingresses: %v: got error %v", name, ingresses, err)
-			}
 		}
 	}
 }

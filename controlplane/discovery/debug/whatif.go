@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -31,14 +32,6 @@ const maxDiffNames = 50
 // comparedTypes are the types that what-if compares.
 var comparedTypes = append(slices.Clone(xds.Types), xds.TypeExtension)
 
-// proposedKinds are the kinds that snapshots are built from without a conversion. It is never written
-// to.
-var proposedKinds = map[model.Kind]bool{
-	model.AuthorizationPolicy: true, model.DestinationRule: true, model.EnvoyFilter: true, model.Gateway: true,
-	model.PeerAuthentication: true, model.RequestAuthentication: true, model.ServiceEntry: true, model.Sidecar: true,
-	model.Telemetry: true, model.TrafficExtension: true, model.VirtualService: true, model.WasmPlugin: true, model.WorkloadEntry: true,
-}
-
 // whatIf compares the configuration of all proxies with what it would be if objects changed.
 func (d debugger) whatIf() (answerOf, error) {
 	if d.mesh.Services == nil || d.cfg.Preview == nil || d.cfg.Propose == nil {
@@ -49,8 +42,10 @@ func (d debugger) whatIf() (answerOf, error) {
 	if err != nil {
 		return answerOf{}, err
 	}
+	then := d.cfg.Propose(d.mesh, Proposal{Objects: change})
+	addStatuses(&out, then, change)
 	c := comparison{
-		debugger: d, mesh: d.cfg.Propose(d.mesh, Proposal{Objects: change}), preview: d.cfg.Preview(),
+		debugger: d, mesh: then.Mesh, preview: d.cfg.Preview(),
 		memo: map[setPair]*setDiff{}, chains: map[[2]*xds.Resource]bool{}, alike: map[string]int{}, fresh: map[problemKey]model.Problem{}, gone: map[problemKey]model.Problem{},
 	}
 	c.streams = slices.DeleteFunc(d.source.Streams(), func(st *Stream) bool { return st.Objects || !st.Follows })
@@ -102,8 +97,11 @@ func (d debugger) proposal(out *report.WhatIf) (change map[model.Key]*model.Conf
 			warnings = append(warnings, p)
 		}
 		for _, c := range objects {
-			if !proposedKinds[c.Kind] {
-				return nil, nil, fmt.Errorf("%s: what-if does not support the kind %s: remove the object", c.Source, c.Kind)
+			if !snapshot.InForce(c.Kind) {
+				return nil, nil, fmt.Errorf("%s: objects of the kind %s change nothing for proxies: remove the object", c.Source, c.Kind)
+			}
+			if !slices.ContainsFunc(d.cfg.Objects.Schemas(), func(s schema.Schema) bool { return s.Kind == c.Kind }) {
+				return nil, nil, fmt.Errorf("%s: the control plane does not read objects of the kind %s (PILOT_ENABLE_GATEWAY_API): remove the object", c.Source, c.Kind)
 			}
 			change[c.Key] = c
 		}
@@ -111,6 +109,7 @@ func (d debugger) proposal(out *report.WhatIf) (change map[model.Key]*model.Conf
 	if len(change) == 0 {
 		return nil, nil, errors.New("no objects are proposed: name their files with -f FILE")
 	}
+	now := time.Now()
 	for _, key := range slices.SortedFunc(maps.Keys(change), model.Key.Compare) {
 		c, stored := change[key], d.cfg.Objects.Get(key)
 		p := report.Proposed{Ref: refOf(key), Source: c.Source, Action: "updated"}
@@ -120,7 +119,7 @@ func (d debugger) proposal(out *report.WhatIf) (change map[model.Key]*model.Conf
 		case d.query.Get("delete") == "true":
 			change[key], p.Action = nil, "deleted"
 		case stored == nil:
-			c.Created, p.Action = time.Now(), "created"
+			c.Created, p.Action = now, "created"
 		default:
 			// As in a store: the order of objects depends on their age.
 			c.Created, c.From = stored.Created, stored.From
