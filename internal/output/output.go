@@ -72,10 +72,14 @@ func OneOf(list []string) string {
 	return strings.Join(list[:last], ", ") + " or " + list[last]
 }
 
-// Clock formats a time of the past in the zone of now: today's without the date.
+// Clock formats a time of the past in the zone of now: today's without the date, that of another year
+// with the year.
 func Clock(at, now time.Time) string {
 	at = at.In(now.Location())
-	if at.YearDay() == now.YearDay() && at.Year() == now.Year() {
+	switch {
+	case at.Year() != now.Year():
+		return at.Format(time.DateTime)
+	case at.YearDay() == now.YearDay():
 		return at.Format(time.TimeOnly)
 	}
 	return at.Format("Jan 02 15:04:05")

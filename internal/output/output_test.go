@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
@@ -36,6 +37,22 @@ func TestWrite(t *testing.T) {
 			if err != nil || json.Unmarshal(raw, &back) != nil || !cmp.Equal(back, answer) {
 				t.Errorf("%s of %q: %v\n%s", format, text, cmp.Diff(answer, back), out.String())
 			}
+		}
+	}
+}
+
+// TestClock checks that a time has as much of its date as tells it from now.
+func TestClock(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 2, 1, 0, 0, 0, time.FixedZone("east", 3600))
+	for at, want := range map[time.Time]string{
+		now.Add(-time.Minute):                           "00:59:00",
+		now.Add(-2 * time.Hour).UTC():                   "Mar 01 23:00:00",
+		now.AddDate(-1, 0, 0):                           "2025-03-02 01:00:00",
+		time.Date(2025, 12, 31, 23, 30, 0, 0, time.UTC): "Jan 01 00:30:00",
+	} {
+		if got := Clock(at, now); got != want {
+			t.Errorf("Clock(%s) = %s, want %s", at, got, want)
 		}
 	}
 }

@@ -212,7 +212,12 @@ type answerError struct {
 	text string
 }
 
-func (e *answerError) Error() string { return fmt.Sprintf("it returned %d: %s", e.code, e.text) }
+func (e *answerError) Error() string {
+	if e.code == http.StatusBadRequest { // it is about the question
+		return e.text
+	}
+	return fmt.Sprintf("it returned %d: %s", e.code, e.text)
+}
 
 // noAnswer returns the error of a control plane for a command that prints no other one.
 func noAnswer(address string, err error) error {
@@ -220,8 +225,8 @@ func noAnswer(address string, err error) error {
 	switch {
 	case !errors.As(err, &said):
 		return fmt.Errorf("control plane %s: %w: is it running? Name others with --control%s", address, err, mesh.OtherControls(useControl))
-	case said.code == http.StatusBadRequest: // it is about the question
-		return errors.New(said.text)
+	case said.code == http.StatusBadRequest:
+		return err
 	}
 	return fmt.Errorf("control plane %s: %w", address, err)
 }

@@ -84,11 +84,11 @@ func TestExplainThen(t *testing.T) {
 		code int
 		text string
 	}{
-		"vs/web.shop --at 2001-02-03T04:05":         {0, "VirtualService web in namespace shop, from config/web.yaml:3, at Feb 03 04:05:00.\n"},
+		"vs/web.shop --at 2001-02-03T04:05":         {0, "VirtualService web in namespace shop, from config/web.yaml:3, at 2001-02-03 04:05:00.\n"},
 		"vs web -n shop --at 2h":                    {0, "  - web\n"},
-		"vs/web.other --at 2001-02-03T04:05":        {1, "There was no VirtualService web in namespace other at Feb 03 04:05:00.\n"},
-		"catalog-1 -n shop --at 2001-02-03T04:05":   {0, "catalog-1.shop, as it is connected now, with what was in force at Feb 03 04:05:00:\n"},
-		"mesh --at 2001-02-03T04:05":                {0, "Mesh config, from config/web.yaml:3, at Feb 03 04:05:00.\n"},
+		"vs/web.other --at 2001-02-03T04:05":        {1, "There was no VirtualService web in namespace other at 2001-02-03 04:05:00.\n"},
+		"catalog-1 -n shop --at 2001-02-03T04:05":   {0, "catalog-1.shop, as it is connected now, with what was in force at 2001-02-03 04:05:00:\n"},
+		"mesh --at 2001-02-03T04:05":                {0, "Mesh config, from config/web.yaml:3, at 2001-02-03 04:05:00.\n"},
 		"orders-1.shop --at 2h":                     {1, "; others have no past"},
 		"IST0101 --at 2h":                           {2, "are for objects and proxies: the code IST0101 does not change"},
 		"vs/older.shop --at 2h":                     {1, "it is older than this tool"},

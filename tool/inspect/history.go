@@ -310,8 +310,8 @@ func (v view) versions(h report.History) error {
 // clock formats a time of the past: today's without the date.
 func (v view) clock(at time.Time) string { return output.Clock(at, v.now) }
 
-// moment reads a time as operators write it: a duration before now, a time of the last 24 hours, a
-// date and time, or now.
+// moment reads a time of the past as operators write it: a duration before now, a time of the last 24
+// hours, a date and time, or now.
 func moment(text string, now time.Time) (time.Time, error) {
 	if text == "now" {
 		return now, nil
@@ -320,7 +320,10 @@ func moment(text string, now time.Time) (time.Time, error) {
 		return now.Add(-d), nil
 	}
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04"} {
-		if at, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
+		at, err := time.ParseInLocation(layout, text, now.Location())
+		if err == nil && at.After(now) {
+			return time.Time{}, fmt.Errorf("%q is in the future: by the clock of this machine it is %s", text, now.Format(time.RFC3339))
+		} else if err == nil {
 			return at, nil
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/output"
 )
 
 // past returns a history with more versions than a table shows.
@@ -107,7 +108,7 @@ func TestMoment(t *testing.T) {
 			t.Errorf("moment(%q) = %v, %v, want %v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "yesterday", "-1h", "25:00", "2026-02-30"} {
+	for _, text := range []string{"", "yesterday", "-1h", "25:00", "2026-02-30", "2026-05-01T03:01", "2030-01-01T00:00:00Z"} {
 		if got, err := moment(text, now); err == nil {
 			t.Errorf("moment(%q) = %v, want an error", text, got)
 		}
@@ -132,11 +133,27 @@ func TestLocalTimes(t *testing.T) {
 		http.Error(w, "the history does not reach back so far: it begins at 2026-05-01T01:02:03Z", http.StatusBadRequest)
 	}))
 	defer s.Close()
-	want := "it begins at " + time.Date(2026, 5, 1, 1, 2, 3, 0, time.UTC).Local().Format("Jan 02 15:04:05")
+	want := "it begins at " + output.Clock(time.Date(2026, 5, 1, 1, 2, 3, 0, time.UTC), time.Now())
 	for _, args := range []string{"history", "explain vs/a --at 1h", "explain request --from a --to b --at 1h", "explain mesh --at 1h"} {
 		out, errs, code := run(t, append(strings.Fields(args), "--control", s.URL)...)
-		if code == 0 || !strings.Contains(errs, want) || strings.Contains(out+errs, "2026-05") {
+		if code == 0 || !strings.Contains(errs, want) || strings.Contains(out+errs, "T01:02:03Z") {
 			t.Errorf("%s: %d %s%s, want %q", args, code, out, errs, want)
 		}
+	}
+}
+
+// TestRefusedQuestion checks that a control plane that answers with an error counts as reached.
+func TestRefusedQuestion(t *testing.T) {
+	t.Parallel()
+	code, text := http.StatusBadRequest, "the history does not reach back so far: it begins at noon"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, text, code) }))
+	t.Cleanup(server.Close)
+	address := strings.TrimPrefix(server.URL, "http://")
+	for _, want := range []string{text, "it returned 503: " + text} {
+		_, errs, got := run(t, "explain", "vs/catalog", "--at", "1h", "--control", address)
+		if got != 1 || errs != "error: control plane "+address+": "+want+"\n" {
+			t.Errorf("%d %s", got, errs)
+		}
+		code = http.StatusServiceUnavailable
 	}
 }

@@ -131,7 +131,7 @@ func (f *reachFlags) outage(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if complainAbout(cmd.ErrOrStderr(), list) {
+	if complainAbout(cmd.ErrOrStderr(), list) || slices.ContainsFunc(list, outage.expired) {
 		return f.cfg.Exit(exitFailed, nil)
 	}
 	return nil

@@ -59,9 +59,9 @@ func TestOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	good, old, other, text, nowhere := agent(200, string(doc)), agent(404, "404"), agent(200, "{}"), agent(200, "hello"), listenNowhere(t)
-	// The control plane is not asked.
+	// The control plane is not asked. One of the credentials has expired.
 	out, errs, code := run(t, "status", "--agent", good, "--control", nowhere)
-	if code != 0 || errs != "" || !strings.Contains(out, "identity        11h52m     2026-05-01T14:52:59Z   new connections fail\n") || !strings.Contains(out, good+" lost its control plane 7m ago.") {
+	if code != 1 || errs != "" || !strings.Contains(out, "identity        11h52m     2026-05-01T14:52:59Z   new connections fail\n") || !strings.Contains(out, good+" lost its control plane 7m ago.") {
 		t.Errorf("%d %s\n%s", code, errs, out)
 	}
 	out, errs, code = run(t, "status", "--agent", good+","+nowhere, "-o", "json")
@@ -111,6 +111,9 @@ func TestCertificateOfProxy(t *testing.T) {
 		}
 		if out, _, code = run(t, "status", "web", "--control", control.URL, "-o", "json"); code != want.code || !strings.Contains(out, `"what": "identity"`) {
 			t.Errorf("%d %s", code, out)
+		}
+		if out, errs, code = run(t, "status", "--agent", net.JoinHostPort(host, agentPort)); code != want.code {
+			t.Errorf("%d %s\n%s", code, errs, out)
 		}
 	}
 }

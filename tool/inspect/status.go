@@ -208,13 +208,17 @@ func (f *askFlags) complain(cmd *cobra.Command, answers []answer[report.Replica]
 const useControl = "use --control ADDRESS"
 
 func complain[T any](out io.Writer, answers []answer[T]) (n int) {
+	silent := 0
 	for _, a := range answers {
 		if a.err != nil {
 			n++
+			if !errors.As(a.err, new(*answerError)) {
+				silent++
+			}
 			_, _ = fmt.Fprintf(out, "error: control plane %s: %v\n", a.address, a.err) // the terminal may be closed
 		}
 	}
-	if n > 0 && n == len(answers) {
+	if silent > 0 && silent == len(answers) {
 		_, _ = fmt.Fprintf(out, "No control plane was reached. Is it running? Name others with --control%s\n", mesh.OtherControls(useControl)) // see above
 	}
 	return n

@@ -192,7 +192,7 @@ func TestWatchStatus(t *testing.T) {
 		t.Error("answers that the commands have are sent again")
 	}
 	r.set(func(r *replies) { r.away = true })
-	if _, errs, code := run(t, "status", "--watch", "--control", s.URL); code != 1 || !strings.Contains(errs, "No control plane was reached") {
+	if _, errs, code := run(t, "status", "--watch", "--control", s.URL); code != 1 || !strings.Contains(errs, "it returned 503: out of service") {
 		t.Errorf("without a control plane: got exit code %d: %s", code, errs)
 	}
 	if _, errs, code := run(t, "status", "--watch", "--interval", "1ms"); code != 2 || !strings.Contains(errs, "must be from 1s to 10m0s") {

@@ -52,7 +52,7 @@ func (f *statusFlags) outageFrame(ctx context.Context, cmd *cobra.Command, w *wa
 	}
 	list := outagesOf(ctx, proxies, f.timeout)
 	return frame{
-		same: keyOf(list), failed: slices.ContainsFunc(list, func(o outage) bool { return o.Error != "" }),
+		same: keyOf(list), failed: slices.ContainsFunc(list, func(o outage) bool { return o.Error != "" || o.expired() }),
 		page: func(v view) error {
 			if !w.flags.forReaders() {
 				return w.flags.write(v.out, list)
