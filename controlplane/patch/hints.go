@@ -4,6 +4,8 @@
 package patch
 
 import (
+	"fmt"
+
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
@@ -29,4 +31,10 @@ func (p *Patch) hints() (out []string) {
 		out = append(out, ".match.context has no effect on BOOTSTRAP, as in Istio: select workloads, or match proxyVersion or metadata")
 	}
 	return out
+}
+
+// Idle says that the patch with an index changes nothing of a number of proxies.
+func Idle(i int, p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, proxies int) string {
+	return fmt.Sprintf("%s (%s %s) changes nothing: none of %d proxies has what it matches",
+		field.Index("spec.configPatches", i), p.GetApplyTo(), p.GetPatch().GetOperation(), proxies)
 }

@@ -14,9 +14,13 @@ import (
 	"strings"
 	"time"
 
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/envoy"
 	"github.com/outrigger-mesh/outrigger/internal/clip"
@@ -61,6 +65,7 @@ func Check(ctx context.Context, binary string, in analyze.Input) (Result, error)
 	var out Result
 	g, index, known := generate.New(generate.Config{}), map[string]int{}, map[string]bool{}
 	var validated []Refusal
+	hit := map[string]bool{}
 	proxies := in.Proxies()
 	if len(proxies) > maxProxies {
 		out.Left, proxies = len(proxies)-maxProxies, proxies[:maxProxies]
@@ -78,6 +83,11 @@ func Check(ctx context.Context, binary string, in analyze.Input) (Result, error)
 					known[text] = true
 					out.Problems = append(out.Problems, problem)
 				}
+			}
+		}
+		for _, typeURL := range append([]string{xds.TypeExtension, xds.TypeBootstrap}, xds.Types...) {
+			for _, h := range g.Hits(in.Mesh, p, typeURL) {
+				hit[h.Patch.Filter.Config.Key.String()+h.Patch.At()] = true
 			}
 		}
 		config, err := static(func(typeURL string) *xds.Set { return sets[typeURL] })
@@ -100,9 +110,29 @@ func Check(ctx context.Context, binary string, in analyze.Input) (Result, error)
 		validated[i].Alike++
 		out.Proxies++
 	}
+	out.Problems = append(out.Problems, idle(in, hit, out.Problems, len(proxies))...)
 	out.Configurations = len(validated)
 	out.Refused = slices.DeleteFunc(validated, func(r Refusal) bool { return r.Reason == "" })
 	return out, nil
+}
+
+// idle returns warnings about the patches that changed nothing, so that no Envoy has seen them, without
+// those that have a problem.
+func idle(in analyze.Input, hit map[string]bool, known []model.Problem, proxies int) (out []model.Problem) {
+	for _, obj := range in.Objects {
+		spec, ok := obj.Spec.(*networkingv1alpha3.EnvoyFilter)
+		if !ok {
+			continue
+		}
+		for i, p := range spec.GetConfigPatches() {
+			at := field.Index("spec.configPatches", i)
+			if hit[obj.Key.String()+at] || slices.ContainsFunc(known, func(k model.Problem) bool { return k.Object == obj.Key && strings.HasPrefix(k.Reason, at) }) {
+				continue
+			}
+			out = append(out, model.Problem{Object: obj.Key, Source: obj.Source, Warning: true, Reason: patch.Idle(i, p, proxies)})
+		}
+	}
+	return out
 }
 
 // static returns a configuration of Envoy with the resources of a proxy.

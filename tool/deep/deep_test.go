@@ -12,7 +12,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
-// input are a workload, its Service, a Gateway and an EnvoyFilter with a script for one selector.
+// input are a workload, its Service, a Gateway and an EnvoyFilter for one selector: a script, and
+// a patch of what is not there.
 const input = `
 apiVersion: apps/v1
 kind: Deployment
@@ -48,6 +49,9 @@ spec:
         typed_config:
           "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
           default_source_code: {inline_string: %q}
+  - applyTo: CLUSTER
+    match: {cluster: {name: absent}}
+    patch: {operation: MERGE, value: {connect_timeout: 1s}}
 `
 
 // TestCheck validates the proxies of workloads, of gateways and of selectors with the real Envoy.
@@ -74,7 +78,7 @@ func TestCheck(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.Proxies < 3 || got.Left > 0 || len(got.Problems) > 0 {
+			if got.Proxies < 3 || got.Left > 0 || len(got.Problems) != 1 || !strings.HasPrefix(got.Problems[0].Reason, "spec.configPatches[1] (CLUSTER MERGE) changes nothing") {
 				t.Errorf("the result is %+v", got)
 			}
 			if c.refused == "" && len(got.Refused) == 0 {

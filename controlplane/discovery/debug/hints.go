@@ -14,6 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -79,8 +80,7 @@ func (d debugger) idle(key model.Key, known []report.Problem) []report.Problem {
 		if selected == 0 || hit[i] || slices.ContainsFunc(known, func(p report.Problem) bool { return strings.HasPrefix(p.Reason, at) }) {
 			continue
 		}
-		out = append(out, report.Problem{Object: refOf(key), Source: obj.Source, Warning: true, Reason: fmt.Sprintf(
-			"%s (%s %s) changes nothing: none of %d proxies has what it matches", at, p.GetApplyTo(), p.GetPatch().GetOperation(), min(selected, maxPatched))})
+		out = append(out, report.Problem{Object: refOf(key), Source: obj.Source, Warning: true, Reason: patch.Idle(i, p, min(selected, maxPatched))})
 	}
 	return out
 }
