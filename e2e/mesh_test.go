@@ -434,6 +434,13 @@ func (s *shop) envoyKilledWhileControlHangs(t *testing.T) {
 		return ""
 	})
 	s.outageOf(t, orders)
+	eventually(t, 2*time.Minute, func() string {
+		out, err := s.tool("proxy", "secrets", "orders", "--timeout", "2s")
+		if err == nil && strings.Contains(out, "No control plane answers") && strings.Contains(out, "default") {
+			return ""
+		}
+		return fmt.Sprintf("the secrets of orders: %v\n%s", err, out)
+	})
 	// The key of the workload is not on disk in plain text.
 	err := filepath.WalkDir(s.stateDir(), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() || !strings.Contains(path, "/orders/") {

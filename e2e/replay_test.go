@@ -212,7 +212,7 @@ func (s *shop) configurations() {
 	if err != nil {
 		s.t.Error(err)
 	}
-	wantAll(s.t, "bug-report", out, []string{"/log/control.log\n", "/log/frontend-agent.log\n", "/proxies/frontend.default.json\n"})
+	wantAll(s.t, "bug-report", out, []string{"/log/control.log\n", "/log/frontend-agent.log\n", "/proxies/frontend.default.json\n", "collected  proxies/frontend.default: 11 files\n"})
 	out, err = s.tool("proxy", "listeners", "frontend", "--admin", catalogV1+":15000", "--diff")
 	if err == nil || !strings.Contains(out, frontend+"_8080") || !strings.Contains(out, "only in Envoy") {
 		s.t.Errorf("two proxies have the same listeners: %v\n%s", err, out)

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -198,9 +199,14 @@ func (u *Mesh) writeState(s *state) error {
 	if err != nil {
 		return err
 	}
+	var proxies strings.Builder
+	for _, w := range u.mesh.workloads {
+		fmt.Fprintf(&proxies, "%s %s %s\n", w.name, w.namespace, w.address)
+	}
 	files := map[string][]byte{
-		s.objects():    objects,
-		s.meshConfig(): meshConfig,
+		s.objects():         objects,
+		s.meshConfig():      meshConfig,
+		s.path(proxiesFile): []byte(proxies.String()),
 	}
 	for _, path := range sortedKeys(files) {
 		if err := writeFile(path, files[path]); err != nil {

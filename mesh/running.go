@@ -71,11 +71,10 @@ func RunningIsolation(temp, control string) (string, error) {
 // address of its control plane. It returns none for other addresses. Those of applications are not among
 // them.
 func RunningLogs(temp, control string) ([]string, error) {
-	state, err := announcedBeside(temp, 1, control, 2)
-	if state == "" || err != nil {
+	dir, err := stateOf(temp, control)
+	if dir == "" || err != nil {
 		return nil, err
 	}
-	dir := filepath.Dir(filepath.Dir(state))
 	agents, err := filepath.Glob(filepath.Join(dir, "log", "*"+logName(agentLabel(""))))
 	if err != nil {
 		return nil, fmt.Errorf("find the logs of the mesh: %w", err)
@@ -90,6 +89,41 @@ func RunningLogs(temp, control string) ([]string, error) {
 		}
 	}
 	return list, nil
+}
+
+// Located is a proxy of a running mesh.
+type Located struct {
+	Name, Namespace string
+	// Address is where its Envoy and its agent have their ports on this machine.
+	Address string
+}
+
+// RunningProxies returns the proxies of a running mesh, by the debug address of its control plane, which
+// need not run. It returns none for other addresses.
+func RunningProxies(temp, control string) (list []Located, err error) {
+	dir, err := stateOf(temp, control)
+	if dir == "" || err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(dir, proxiesFile))
+	if err = ignoreGone(err); err != nil { // the mesh is starting
+		return nil, fmt.Errorf("find the proxies of the mesh: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if words := strings.Fields(line); len(words) == 3 {
+			list = append(list, Located{words[0], words[1], words[2]})
+		}
+	}
+	return list, nil
+}
+
+// stateOf returns the state directory of a running mesh, or "".
+func stateOf(temp, control string) (string, error) {
+	state, err := announcedBeside(temp, 1, control, 2)
+	if state == "" || err != nil {
+		return "", err
+	}
+	return filepath.Dir(filepath.Dir(state)), nil
 }
 
 // RunningFile returns the mesh file of a running mesh and the id of its process, by the debug address of

@@ -87,7 +87,7 @@ func TestRunning(t *testing.T) {
 	}
 }
 
-// TestRunningLogs checks that the logs of applications are none of those of a mesh.
+// TestRunningLogs checks that the logs of applications are none of those of a mesh, and finds its proxies.
 func TestRunningLogs(t *testing.T) {
 	t.Parallel()
 	temp := t.TempDir()
@@ -109,5 +109,13 @@ func TestRunningLogs(t *testing.T) {
 	want := []string{filepath.Join(temp, "log/control.log"), filepath.Join(temp, "log/db-agent-agent.log"), filepath.Join(temp, "log/web-agent.log")}
 	if err != nil || !slices.Equal(logs, want) {
 		t.Errorf("got %q, %v", logs, err)
+	}
+	if err := os.WriteFile(filepath.Join(temp, proxiesFile), []byte("web shop 127.77.51.13\ndb shop 127.77.51.14\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for control, want := range map[string][]Located{"127.77.51.12:15014": {{"web", "shop", "127.77.51.13"}, {"db", "shop", "127.77.51.14"}}, "127.77.51.13:15014": nil} {
+		if got, err := RunningProxies(temp, control); err != nil || !slices.Equal(got, want) {
+			t.Errorf("the proxies of %s are %v, %v, want %v", control, got, err, want)
+		}
 	}
 }

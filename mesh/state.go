@@ -20,6 +20,7 @@ const (
 	statePrefix  = "outrigger-up-"
 	birthPrefix  = "outrigger-new-" // prefix of a state directory that is not locked yet
 	lockFile     = "lock"
+	proxiesFile  = "proxies" // name, namespace and address of each
 	stateDirMode = 0o700
 	fileMode     = 0o600
 )

@@ -35,13 +35,19 @@ func withoutKeys(text string) string {
 	})
 }
 
+// whollySecret is the name of a field of which every text is a secret: those that Envoy's API marks as
+// sensitive, Envoy's argument with a bootstrap, and a list of headers.
+var whollySecret = regexp.MustCompile(`(?i)^(private_?key(_?provider)?|pkcs_?12|session_?ticket_?keys|(downstream_?)?auth_?username|context_?extensions|config_?yaml|include_?additional_?headers_?in_?check)$`)
+
 // harmlessField are fields whose names look like those of secrets, but whose values are names.
 var harmlessField = map[string]bool{"credentialName": true, "credentialNames": true, "secretName": true, "fromCookies": true, "tokenAudience": true}
 
 // conditionField is the name of a field with a text to compare, inlineField one of Envoy with a text in
-// the configuration itself, and valueField one with the value of what another field names.
+// the configuration itself, apiKeyField one of Envoy's list of API keys, and valueField one with the value of
+// what another field names.
 var (
 	inlineField    = regexp.MustCompile(`^inline(_s|S|_b|B)(tring|ytes)$`)
+	apiKeyField    = regexp.MustCompile(`^(key|client)$`)
 	conditionField = regexp.MustCompile(`^(exact|prefix|suffix|regex|safeRegex|contains|ignoreCase)$`)
 	valueField     = regexp.MustCompile(`^([vV]alues?|notValues|rawValue|(string|exact|prefix|suffix|contains|safeRegex|range|present)_?[mM]atch)$`)
 )
@@ -73,11 +79,12 @@ func hidden(value any, secret bool) any {
 			if list, ok := of.([]any); ok && sentHeaders[key] {
 				withoutValues(list)
 			}
-			holds := secretField.MatchString(key) && !harmlessField[key] && (isTexts(of) || onlyHas(of, conditionField) || onlyHas(of, inlineField))
+			holds := secretField.MatchString(key) && !harmlessField[key] && (isTexts(of) || onlyHas(of, conditionField) || onlyHas(of, inlineField) || onlyHas(of, apiKeyField)) ||
+				key == "users" && onlyHas(of, inlineField) // of basic authentication
 			if key == "annotations" {
 				of = annotations(of)
 			}
-			v[key] = hidden(of, secret || holds || webKey && keyMembers[key] || object && (key == "data" || key == "stringData") || key == "private_key" || key == "privateKey" || key == "includeAdditionalHeadersInCheck" ||
+			v[key] = hidden(of, secret || holds || webKey && keyMembers[key] || object && (key == "data" || key == "stringData") || whollySecret.MatchString(key) ||
 				named && valueField.MatchString(key))
 		}
 	case []any:
@@ -132,8 +139,12 @@ func withoutValues(headers []any) {
 	}
 }
 
-// onlyHas reports whether a value of JSON is an object with such fields only, as {"exact": "a"}.
+// onlyHas reports whether a value of JSON is an object with such fields only, as {"exact": "a"}, or a list of
+// them.
 func onlyHas(value any, names *regexp.Regexp) bool {
+	if list, ok := value.([]any); ok {
+		return len(list) > 0 && !slices.ContainsFunc(list, func(v any) bool { return !onlyHas(v, names) })
+	}
 	fields, ok := value.(map[string]any)
 	for key := range fields {
 		ok = ok && names.MatchString(key)

@@ -38,7 +38,7 @@ const (
 )
 
 // reported are the questions whose answers are part of a report.
-var reported = []string{"proxies", "syncz", "connections", "push_status", "pushcontext", "mesh", "registryz", "instancesz", "configz", "history"}
+var reported = []string{"proxies", "syncz", "connections", "push_status", "pushcontext", "mesh", "registryz", "instancesz", "configz", "history", "analyze"}
 
 // bugReportFlags are the flags of bug-report.
 type bugReportFlags struct {
@@ -53,10 +53,15 @@ func newBugReportCommand(cfg Config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bug-report",
 		Short: "Write an archive that describes the mesh, for a report of a problem",
-		Long: `Write an archive with the state of the control planes, the objects and their
-history, the configuration of proxies, and metrics. Of a mesh of outrigger up it also
-has the ends of the logs of the control plane and the agents. The command lists what
-it collects and what it cannot reach, and ends after the time of --within.
+		Long: `Write an archive with the state of the control planes, the objects, their history
+and the findings of analyze, metrics, and of proxies what the control plane gave them,
+and what their Envoys and agents say themselves. Of a mesh of outrigger up it also has
+the ends of the logs of the control plane and the agents. The command lists what it
+collects and what it cannot reach, as does manifest.json in the archive, and ends
+after the time of --within.
+
+` + reachLong + ` Those of this machine
+need no control plane.
 
 Private keys, tokens, and the values of fields that are named like a secret are
 replaced by ` + redact.Mark + `. Read the archive before you send it: names of hosts and
@@ -74,12 +79,15 @@ services, addresses, and what an object says in other fields stay in it.`,
 }
 
 func (f *bugReportFlags) run(cmd *cobra.Command) error {
-	addresses, err := f.addresses()
-	if err != nil {
-		return err
+	addresses, noControl := f.addresses()
+	if noControl != nil && !errors.Is(noControl, errCluster) {
+		return noControl
 	}
-	if f.most <= 0 {
+	switch {
+	case f.most <= 0:
 		return f.cfg.Exit(exitUsage, fmt.Errorf("--within %s must be more than 0", f.most))
+	case f.proxies < 0:
+		return f.cfg.Exit(exitUsage, fmt.Errorf("--proxies %d must not be negative", f.proxies))
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.most)
 	defer cancel()
@@ -93,14 +101,18 @@ func (f *bugReportFlags) run(cmd *cobra.Command) error {
 	compressed := gzip.NewWriter(file)
 	b := &bugReport{flags: f, out: tar.NewWriter(compressed), say: view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}}
 	b.add("about.json", b.about(cmd.Root()))
-	reached := false
+	if noControl != nil {
+		b.missed("control plane", noControl)
+	}
 	for _, address := range addresses {
-		reached = b.control(ctx, address) || reached
+		b.control(ctx, address)
 		b.logs(address)
 	}
+	b.ofProxies(ctx, addresses)
 	if ctx.Err() != nil {
 		b.say.say("incomplete: %s were not enough, see --within\n", f.most.String())
 	}
+	b.manifest(ctx.Err() != nil)
 	err = cmp.Or(b.err, cmd.Context().Err())
 	err = errors.Join(err, b.out.Close(), compressed.Close(), file.Close())
 	if err != nil {
@@ -108,8 +120,8 @@ func (f *bugReportFlags) run(cmd *cobra.Command) error {
 		return f.cfg.Exit(exitFailed, fmt.Errorf("write %s: %w", f.file, err))
 	}
 	b.say.say("\n%s: %s, %d kB.\n", f.file, count(b.files, "file", "files"), b.size>>10)
-	if !reached {
-		return f.cfg.Exit(exitFailed, errors.New("no control plane was reached: name others with --control"))
+	if !b.reached {
+		return f.cfg.Exit(exitFailed, errors.New("no control plane was reached: name others with --control; and no proxy of this machine was found"))
 	}
 	return nil
 }
@@ -122,6 +134,17 @@ type bugReport struct {
 	files int
 	size  int64
 	err   error // of the archive
+	// reached is true once something has answered, known are the proxies of the control planes that have.
+	reached            bool
+	known              []answer[report.Replica]
+	collected, missing []entry
+}
+
+// entry is a file of a report, or one that it lacks.
+type entry struct {
+	Name  string `json:"name"`
+	Bytes int    `json:"bytes,omitempty"`
+	Why   string `json:"why,omitempty"`
 }
 
 // about describes the machine and the command.
@@ -139,12 +162,19 @@ func (b *bugReport) about(root *cobra.Command) []byte {
 
 // add adds a file, without secrets, unless the report is too large.
 func (b *bugReport) add(name string, content []byte) {
+	if b.put(name, content) {
+		b.say.say("collected  %s\n", name)
+	}
+}
+
+// put is like add, but does not print what it has added.
+func (b *bugReport) put(name string, content []byte) (added bool) {
 	switch {
 	case b.err != nil:
-		return
+		return false
 	case len(content) > maxReportPart || b.size+int64(len(content)) > maxReport:
-		b.say.say("left out   %s: the report would be too large\n", name)
-		return
+		b.missed(name, errors.New("the report would be too large"))
+		return false
 	}
 	content = withoutSecrets(content)
 	b.err = b.out.WriteHeader(&tar.Header{Name: path.Join("outrigger-report", name), Mode: 0o600, Size: int64(len(content)), ModTime: b.say.now, Format: tar.FormatPAX})
@@ -153,27 +183,40 @@ func (b *bugReport) add(name string, content []byte) {
 	}
 	b.files++
 	b.size += int64(len(content))
-	b.say.say("collected  %s\n", name)
+	b.collected = append(b.collected, entry{Name: name, Bytes: len(content)})
+	return true
 }
 
-// missed reports what cannot be reached.
+// missed reports what cannot be reached, or is left out.
 func (b *bugReport) missed(name string, err error) {
-	b.say.say("missing    %s: %s\n", name, oneLine(err.Error()))
+	why := oneLine(redact.Log(err.Error()))
+	b.missing = append(b.missing, entry{Name: name, Why: why})
+	b.say.say("missing    %s: %s\n", name, why)
 }
 
-// control adds the state of a control plane, and reports whether it answers.
-func (b *bugReport) control(ctx context.Context, address string) (reached bool) {
-	dir := reportDir(address)
+// manifest adds the list of what the report has, and of what it lacks.
+func (b *bugReport) manifest(incomplete bool) {
+	text, err := json.MarshalIndent(map[string]any{"collected": b.collected, "missing": b.missing, "incomplete": incomplete}, "", " ")
+	if err != nil {
+		b.err = cmp.Or(b.err, err)
+		return
+	}
+	b.add("manifest.json", text)
+}
+
+// control adds the state of a control plane, if it answers.
+func (b *bugReport) control(ctx context.Context, address string) {
+	dir, reached := reportDir(address), false
 	for _, name := range reported {
 		a := ask[json.RawMessage](ctx, []string{address}, question{path: name}, b.flags.timeout)[0]
 		if a.err != nil {
 			b.missed(path.Join(dir, name+".json"), a.err)
 			if said := (*answerError)(nil); !reached && !errors.As(a.err, &said) {
-				return false // nobody answers there
+				return // nobody answers there
 			}
 			continue
 		}
-		reached = true
+		reached, b.reached = true, true
 		b.add(path.Join(dir, name+".json"), a.value)
 		if name == "proxies" {
 			b.proxies(ctx, address, dir, a.value)
@@ -182,10 +225,9 @@ func (b *bugReport) control(ctx context.Context, address string) (reached bool) 
 	text, err := metricsOf(ctx, address, b.flags.timeout)
 	if err != nil {
 		b.missed(path.Join(dir, "metrics.txt"), err)
-		return reached
+		return
 	}
 	b.add(path.Join(dir, "metrics.txt"), text)
-	return reached
 }
 
 // logs adds the ends of the logs of a mesh on this machine.
@@ -230,20 +272,17 @@ func reportDir(address string) string {
 }
 
 // proxies adds the configuration of proxies, first of those that are not in sync.
-func (b *bugReport) proxies(ctx context.Context, address, dir string, answer []byte) {
+func (b *bugReport) proxies(ctx context.Context, address, dir string, raw []byte) {
 	var replica report.Replica
-	if err := json.Unmarshal(answer, &replica); err != nil {
+	if err := json.Unmarshal(raw, &replica); err != nil {
 		b.missed(path.Join(dir, "proxies"), err)
 		return
 	}
 	slices.SortStableFunc(replica.Proxies, func(x, y report.Proxy) int {
 		return cmp.Compare(btoi(inSync(x)), btoi(inSync(y)))
 	})
-	for i, p := range replica.Proxies {
-		if i == b.flags.proxies {
-			b.say.say("left out   %s: collect more with --proxies\n", count(len(replica.Proxies)-i, "other proxy", "other proxies"))
-			return
-		}
+	b.known = append(b.known, answer[report.Replica]{address: address, value: replica})
+	for _, p := range replica.Proxies[:min(len(replica.Proxies), b.flags.proxies)] {
 		name := path.Join(dir, "proxies", strings.ReplaceAll(p.Name, "/", "_")+".json")
 		a := ask[json.RawMessage](ctx, []string{address}, question{path: "config_dump", fields: url.Values{"proxyID": {p.Name}}}, b.flags.timeout)[0]
 		if a.err != nil {

@@ -17,22 +17,17 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
 // adminPort is the port of Envoy's admin interface.
 const adminPort = "15000"
 
-// one returns the connected proxy with a name, or with a name that begins like this.
+// one returns the connected proxy with a name, or with a name that begins like this. Without a control plane
+// it returns one of this machine.
 func (f *askFlags) one(cmd *cobra.Command, name string) (proxy, error) {
-	addresses, err := f.addresses()
+	answers, err := f.connected(cmd.Context(), cmd.ErrOrStderr())
 	if err != nil {
 		return proxy{}, err
-	}
-	answers := ask[report.Replica](cmd.Context(), addresses, question{path: "proxies"}, f.timeout)
-	if complain(cmd.ErrOrStderr(), answers) == len(answers) {
-		return proxy{}, f.cfg.Exit(exitFailed, nil)
 	}
 	if err := pick(answers, name); err != nil {
 		return proxy{}, f.cfg.Exit(exitFailed, err)

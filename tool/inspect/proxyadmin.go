@@ -259,12 +259,11 @@ func newBootstrapCommand(cfg Config) *cobra.Command {
 			if err := f.dump(cmd, args, "BootstrapConfigDump", d); err != nil {
 				return err
 			}
-			redactMessage(d.ProtoReflect(), false)
 			raw, err := protojson.MarshalOptions{AllowPartial: true, Resolver: &resolver{Types: protoregistry.GlobalTypes}}.Marshal(d.GetBootstrap())
 			if err != nil {
 				return f.fail(fmt.Errorf("write the bootstrap: %w", err))
 			}
-			return f.write(cmd.OutOrStdout(), json.RawMessage(raw))
+			return f.write(cmd.OutOrStdout(), json.RawMessage(withoutSecrets(raw)))
 		},
 	}
 	f.addAdmin(cmd, true)

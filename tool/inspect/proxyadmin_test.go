@@ -48,16 +48,27 @@ func keyPair(t *testing.T, serial int64, notBefore, notAfter time.Time) (cert, k
 // realAdmin runs an Envoy with secrets, and returns the address of its admin port and a private key.
 func realAdmin(t *testing.T) (admin, key string) {
 	t.Helper()
-	dir := t.TempDir()
 	cert, key := keyPair(t, 0xabc, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	old, _ := keyPair(t, 0xdef, time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour))
-	config, err := json.Marshal(map[string]any{
-		"admin": map[string]any{"address": map[string]any{"socket_address": map[string]any{"address": "127.0.0.1", "port_value": 0}}},
+	return runEnvoy(t, map[string]any{
+		"admin": map[string]any{"address": socket("127.0.0.1", 0)},
 		"static_resources": map[string]any{"secrets": []any{
 			map[string]any{"name": "default", "tls_certificate": map[string]any{"certificate_chain": map[string]any{"inline_string": cert}, "private_key": map[string]any{"inline_string": key}}},
 			map[string]any{"name": "ROOTCA", "validation_context": map[string]any{"trusted_ca": map[string]any{"inline_string": old}}},
 		}},
-	})
+	}), key
+}
+
+// socket returns an address in the configuration of an Envoy.
+func socket(host string, port int) map[string]any {
+	return map[string]any{"socket_address": map[string]any{"address": host, "port_value": port}}
+}
+
+// runEnvoy runs an Envoy with a configuration and further arguments, and returns the address of its admin port.
+func runEnvoy(t *testing.T, bootstrap map[string]any, args ...string) (admin string) {
+	t.Helper()
+	dir := t.TempDir()
+	config, err := json.Marshal(bootstrap)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +76,9 @@ func realAdmin(t *testing.T) (admin, key string) {
 	if err := os.WriteFile(file, config, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), envoytest.Binary(t), "-c", file, "--admin-address-path", at, "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning", "--component-log-level", "misc:error")
+	args = append(args, "-c", file, "--admin-address-path", at, "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning", "--component-log-level", "misc:error")
+	cmd := exec.CommandContext(t.Context(), envoytest.Binary(t), args...)
+	cmd.Stderr = t.Output()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +86,7 @@ func realAdmin(t *testing.T) (admin, key string) {
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		text, err := os.ReadFile(at)
 		if err == nil && len(text) > 0 {
-			return string(text), key
+			return string(text)
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("Envoy has not started: %v", err)

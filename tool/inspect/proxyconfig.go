@@ -228,7 +228,7 @@ func (f *proxyConfigFlags) given(cmd *cobra.Command, name string) (*configuratio
 	name = f.named(name)
 	answers := ask[report.Replica](cmd.Context(), addresses, question{path: "proxies"}, f.timeout)
 	if complain(cmd.ErrOrStderr(), answers) == len(answers) {
-		return nil, f.cfg.Exit(exitFailed, nil)
+		return nil, f.cfg.Exit(exitFailed, errors.New("with --live, the Envoy of a proxy on this machine is asked instead"))
 	}
 	if err := pick(answers, name); err != nil {
 		return nil, f.cfg.Exit(exitFailed, err)

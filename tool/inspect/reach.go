@@ -62,13 +62,9 @@ func (f *reachFlags) find(ctx context.Context, complaints io.Writer, name string
 	if len(found) > 0 {
 		return found, nil, nil
 	}
-	addresses, err := f.addresses()
+	answers, err := f.connected(ctx, complaints)
 	if err != nil {
 		return nil, nil, err
-	}
-	answers := ask[report.Replica](ctx, addresses, question{path: "proxies", memory: f.memory}, f.timeout)
-	if complain(complaints, answers) == len(answers) {
-		return nil, nil, f.cfg.Exit(exitFailed, nil)
 	}
 	if name != "" {
 		answers = withGone(answers) // its agent may answer
@@ -149,6 +145,20 @@ func (p proxy) get(ctx context.Context, path string, query url.Values, timeout t
 		return nil, &answerError{resp.StatusCode, oneLine(string(text))} // the text is of others
 	}
 	return resp, nil
+}
+
+// read returns the whole answer of an agent.
+func (p proxy) read(ctx context.Context, path string, query url.Values, timeout time.Duration) ([]byte, error) {
+	resp, err := p.get(ctx, path, query, timeout)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxReportPart+1))
+	if err == nil && len(raw) > maxReportPart {
+		err = fmt.Errorf("the answer has more than %d bytes", maxReportPart)
+	}
+	return raw, err
 }
 
 // requests calls each for every line of the requests that an agent records, and returns how many it
