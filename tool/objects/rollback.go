@@ -84,7 +84,7 @@ func (r *rollback) run(cmd *cobra.Command, args []string) error {
 	}
 	return r.store.withStore(cmd, address, []model.Kind{key.Kind}, func(ctx context.Context, s config.ReadWriter) error {
 		there := standingOf(s, key)
-		c, err := r.version(ctx, cmd, address, key, there)
+		c, source, err := r.version(ctx, cmd, address, key, there)
 		if err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func (r *rollback) run(cmd *cobra.Command, args []string) error {
 		}
 		_, _ = io.WriteString(columns.Raw(cmd.OutOrStdout()), text) // the terminal may be closed
 		if there.fault != "" {
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s: this is replaced\n", there.fault) // as above
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", there.fault) // as above
 		}
 		if err := (&review{cfg: r.store.cfg, store: address, given: r.store.address != "", yes: r.yes || r.dryRun}).run(ctx, cmd, s, []*model.Config{c}, nil); err != nil {
 			return err
@@ -107,7 +107,9 @@ func (r *rollback) run(cmd *cobra.Command, args []string) error {
 			say(cmd, "%s already equals %s\n", display(key), c.Source)
 			return nil
 		}
-		if err := there.replace(ctx, s, c); err != nil {
+		restored := c.Clone()
+		restored.Source = source
+		if err := there.replace(ctx, s, restored); err != nil {
 			return err
 		}
 		say(cmd, "%s restored to %s\n", display(key), c.Source)
@@ -132,12 +134,11 @@ func isMesh(arg string) bool {
 	return kind == report.MeshName || kind == strings.ToLower(string(model.MeshConfigKind)) || kind == strings.ToLower(report.NetworksName)
 }
 
-// version returns the version to restore: the one with the revision --to, else the last one that differs
-// from the stored object.
-func (r *rollback) version(ctx context.Context, cmd *cobra.Command, address string, key model.Key, there standing) (*model.Config, error) {
+// version returns the version to restore, and where the object was last.
+func (r *rollback) version(ctx context.Context, cmd *cobra.Command, address string, key model.Key, there standing) (c *model.Config, source string, err error) {
 	h, control, err := r.past.Versions(ctx, address, key, "")
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	sayControl(cmd, control, h.Replica)
 	o := origin{control: control, stores: h.Stores, store: address, key: key}
@@ -150,15 +151,41 @@ func (r *rollback) version(ctx context.Context, cmd *cobra.Command, address stri
 	exists := last.Revision != "" && h.Versions[len(h.Versions)-1].Revision != ""
 	own, err := o.check(last, exists, there)
 	if err != nil {
-		return nil, &ExitError{exitFailed, err}
+		return nil, "", &ExitError{exitFailed, err}
 	}
-	elsewhere := error(nil)
 	if !own {
-		elsewhere = &ExitError{exitFailed, o.elsewhere(last)}
 		if _, err := r.content(ctx, o, last.Revision); !errors.Is(err, errGenerated) {
-			return nil, elsewhere
+			return nil, "", &ExitError{exitFailed, o.elsewhere(last)}
 		} // else one of the store replaces it
 	}
+	broken := error(nil)
+	for _, p := range there.unnamed {
+		if fileOf(p.Source) == fileOf(last.Source) {
+			broken = fmt.Errorf("%s: %s comes from this file: correct it first", p, display(key))
+		}
+	}
+	if there.object == nil && broken != nil {
+		return nil, "", &ExitError{exitFailed, broken} // it would be in two files
+	}
+	c, err = r.choose(ctx, o, h, there)
+	switch {
+	case err != nil || c != nil:
+		return c, last.Source, err
+	case !own:
+		err = o.elsewhere(last)
+	case broken != nil:
+		err = broken
+	case there.object == nil:
+		err = fmt.Errorf("control plane %s knows no version of %s: its history begins at %s", control, display(key), clock(h.Begins))
+	default:
+		err = fmt.Errorf("control plane %s knows no other version of %s: its history begins at %s", control, display(key), clock(h.Begins))
+	}
+	return nil, "", &ExitError{exitFailed, err}
+}
+
+// choose returns the version with the revision --to, else the last one that differs from the stored object,
+// or nil.
+func (r *rollback) choose(ctx context.Context, o origin, h report.History, there standing) (*model.Config, error) {
 	if r.to != "" {
 		v, err := r.named(ctx, o, h)
 		if err != nil {
@@ -182,14 +209,7 @@ func (r *rollback) version(ctx context.Context, cmd *cobra.Command, address stri
 			return c, nil
 		}
 	}
-	if elsewhere != nil {
-		return nil, elsewhere
-	}
-	other := "other "
-	if there.object == nil {
-		other = ""
-	}
-	return nil, &ExitError{exitFailed, fmt.Errorf("control plane %s knows no %sversion of %s: its history begins at %s", control, other, display(key), clock(h.Begins))}
+	return nil, nil
 }
 
 // content returns the object of a revision, nil if the control plane has removed it since.
@@ -235,6 +255,8 @@ type standing struct {
 	// fault is what is wrong with its text, with the place; then object, if there is one, is not what is
 	// stored, but the last good version.
 	fault string
+	// unnamed is what is wrong with files, and may hide the object.
+	unnamed []model.Problem
 }
 
 // standingOf returns what a store has of an object.
@@ -243,6 +265,9 @@ func standingOf(s config.Reader, key model.Key) standing {
 	for _, p := range s.Problems() {
 		if p.Object == key && !p.Warning && (there.object == nil || fileOf(p.Source) == fileOf(there.object.Source)) {
 			there.fault = p.String()
+		}
+		if p.Object.Name == "" && !p.Warning {
+			there.unnamed = append(there.unnamed, p)
 		}
 	}
 	return there
@@ -255,19 +280,19 @@ func (t standing) has(c *model.Config) bool {
 
 // replace writes an object. It fails if what is stored has changed since it was read, except for its
 // status.
-func (t standing) replace(ctx context.Context, s config.ReadWriter, c *model.Config) error {
+func (t standing) replace(ctx context.Context, s config.ReadWriter, next *model.Config) error {
 	if t.object == nil {
-		_, err := s.Create(ctx, c)
+		_, err := s.Create(ctx, next)
 		if t.fault == "" || !errors.Is(err, config.ErrExists) {
 			return err
 		}
 	}
-	for next := c.Clone(); ; {
+	for {
 		if t.object != nil && t.fault == "" {
 			next.ResourceVersion = t.object.ResourceVersion
 		}
 		_, err := s.Update(ctx, next)
-		now := s.Get(c.Key)
+		now := s.Get(next.Key)
 		if !errors.Is(err, config.ErrConflict) || now == nil || !config.SameContent(now, t.object) || now.ResourceVersion == next.ResourceVersion {
 			return err
 		}

@@ -167,6 +167,51 @@ func TestFileStoreKeepsEditsOfUsers(t *testing.T) {
 	t.Logf("%d writes between %d edits", writes.Load(), edits)
 }
 
+// TestFileStoreCreatesWhereItWas checks that an object is created in the file that it comes from, and in one
+// of its own where that file cannot have it.
+func TestFileStoreCreatesWhereItWas(t *testing.T) {
+	t.Parallel()
+	outside := t.TempDir()
+	r := follow(t, func(dir string) {
+		must(t, os.Mkdir(filepath.Join(dir, "deep"), 0o700), os.Mkdir(filepath.Join(dir, ".git"), 0o700), os.Symlink(outside, filepath.Join(dir, "out")),
+			os.WriteFile(filepath.Join(dir, "all.yaml"), []byte("# head\n"+strings.TrimSuffix(workload("a", "10.0.0.1"), "\n---\n")), 0o640),
+			os.WriteFile(filepath.Join(dir, "bad.yaml"), []byte("{[ "), 0o640))
+	})
+	a := r.edited("a")
+	for name, c := range map[string]struct{ source, want string }{
+		"append": {"/all.yaml:8", "all.yaml"}, "gone": {"/deep/was.yaml:1", "deep/was.yaml"}, "no-line": {"/was.yml", "was.yml"},
+		"broken": {"/bad.yaml:3", "bad.yaml"}, "hidden": {"/.git/a.yaml:1", ""}, "linked": {"/out/a.yaml:1", ""}, "elsewhere": {"/../x.yaml:1", ""},
+		"no-yaml": {"/a.txt:1", ""}, "no-directory": {"/none/a.yaml:1", ""}, "unknown": {"", ""},
+	} {
+		one := &model.Config{Key: defaultKey(name), Spec: a.Spec}
+		if c.source != "" {
+			one.Source = r.dir + c.source
+		}
+		if _, err := r.Create(t.Context(), one); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		want := c.want
+		if want == "" {
+			want = "default/workloadentry-" + name + ".yaml"
+		}
+		if got := r.Get(defaultKey(name)); got == nil || !strings.HasPrefix(got.Source, filepath.Join(r.dir, want)+":") {
+			t.Errorf("%s: got %v, want it in %s", name, got, want)
+		}
+	}
+	if text := r.read("all.yaml"); !strings.HasPrefix(text, "# head\n"+strings.TrimSuffix(workload("a", "10.0.0.1"), "---\n")+"---\napiVersion: ") {
+		t.Errorf("the file has\n%s", text)
+	}
+	if files, err := os.ReadDir(outside); err != nil || len(files) > 0 {
+		t.Errorf("outside are %v, %v", files, err)
+	}
+	// Somebody adds the object to the file at the same time.
+	r.write("all.yaml", workload("late", "10.0.0.7"))
+	if _, err := r.Create(t.Context(), &model.Config{Key: defaultKey("late"), Spec: a.Spec, Source: r.dir + "/all.yaml:1"}); !errors.Is(err, config.ErrExists) {
+		t.Errorf("Create() = %v, want ErrExists", err)
+	}
+}
+
 // TestFileStoreReadOnlyDirectory checks that a directory without write access, such as a ConfigMap,
 // is read, and that status is kept in memory if no state directory is writable.
 func TestFileStoreReadOnlyDirectory(t *testing.T) {
@@ -233,7 +278,7 @@ func TestFileStoreAvoidsExistingName(t *testing.T) {
 	r := follow(t, func(dir string) { must(t, os.Mkdir(filepath.Join(dir, "default"), 0o700)) })
 	r.write("default/workloadentry-a.yaml", workload("other", "10.0.0.1"))
 	c := r.edited("other")
-	c.Name, c.ResourceVersion = "a", ""
+	c.Name, c.ResourceVersion, c.Source = "a", "", ""
 	_, err := r.Create(t.Context(), c)
 	must(t, err)
 	long := c.Clone()

@@ -72,7 +72,7 @@ func TestChangesOfAllKinds(t *testing.T) {
 			next := c.Clone()
 			next.Labels = map[string]string{"edited": "yes"}
 			maps.Copy(next.Labels, c.Labels)
-			text, after, err := rewriting{c.Key, c, next}.text(t.Context(), "f", data, before)
+			text, after, err := rewriting{key: c.Key, was: c, now: next}.text(t.Context(), "f", data, before)
 			if err != nil {
 				t.Errorf("%s: %v", path, err)
 				continue
@@ -82,7 +82,7 @@ func TestChangesOfAllKinds(t *testing.T) {
 				t.Logf("%s is rewritten as a whole:\n%s", path, text)
 			}
 			i := slices.IndexFunc(after.objects, func(o *model.Config) bool { return o.Key == c.Key })
-			back, _, err := rewriting{c.Key, after.objects[i], c}.text(t.Context(), "f", text, after)
+			back, _, err := rewriting{key: c.Key, was: after.objects[i], now: c}.text(t.Context(), "f", text, after)
 			must(t, err)
 			if again := decodeContent(t.Context(), "f", back); len(again.objects) != len(before.objects) || !model.SameSpec(again.objects[0].Spec, before.objects[0].Spec) {
 				t.Errorf("%s: the text differs after the change was reverted:\n%s", path, back)

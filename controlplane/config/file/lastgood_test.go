@@ -106,7 +106,7 @@ func TestOnlyObjectsInDirectory(t *testing.T) {
 	_, err := r.UpdateStatus(t.Context(), c)
 	must(t, err)
 	b := c.Clone()
-	b.Name, b.Status, b.ResourceVersion = "b", nil, ""
+	b.Name, b.Status, b.ResourceVersion, b.Source = "b", nil, "", ""
 	_, err = r.Create(t.Context(), b)
 	must(t, err)
 	r.write("a.yaml", "kind: [\n")

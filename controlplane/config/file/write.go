@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
@@ -20,8 +21,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Create adds an object in a file of its own, <namespace>/<kind>-<name>.yaml;
-// see [config.Store]. A creation time that it has is kept, to the second.
+// Create adds an object; see [config.Store]. If its source is a file of the
+// directory, which may be gone, it becomes the last object there, unless that file
+// cannot be edited. Else it has a file of its own, <namespace>/<kind>-<name>.yaml.
+// A creation time that it has is kept, to the second.
 func (s *Store) Create(ctx context.Context, c *model.Config) (version string, err error) {
 	const verb = "create"
 	next, err := config.CheckWrite(verb, s, c)
@@ -48,16 +51,24 @@ func (s *Store) Create(ctx context.Context, c *model.Config) (version string, er
 				return malformed(p)
 			}
 		}
-		n := 1
-		for exists(s.place(c.Key, n)) {
-			n++
-		}
-		path := s.place(c.Key, n)
-		after := decodeContent(context.WithoutCancel(ctx), path, doc)
-		if err := acceptable(content{}, after, c.Key, true); err != nil {
+		if err := s.saveStatus(c.Key, nil); err != nil {
 			return err
 		}
-		if err := s.saveStatus(c.Key, nil); err != nil {
+		path, f, err := s.sourceOf(ctx, c)
+		if err != nil {
+			return err
+		}
+		if f != nil {
+			version, err = s.rewrite(ctx, f, rewriting{key: c.Key, now: next, added: true})
+			if err == nil || !errors.Is(err, config.ErrMalformed) {
+				return err
+			}
+		}
+		for n := 1; path == "" || exists(path); n++ {
+			path = s.place(c.Key, n)
+		}
+		after := decodeContent(context.WithoutCancel(ctx), path, doc)
+		if err := acceptable(content{}, after, c.Key, true); err != nil {
 			return err
 		}
 		if err := makeDirs(s.cfg.Dir, filepath.Dir(path)); err != nil {
@@ -70,6 +81,39 @@ func (s *Store) Create(ctx context.Context, c *model.Config) (version string, er
 		return nil
 	})
 	return version, err
+}
+
+// sourceOf looks at the file that an object comes from if it is one of the
+// directory. It returns nil, and the path, for one that is gone.
+func (s *Store) sourceOf(ctx context.Context, c *model.Config) (path string, f *file, err error) {
+	path = c.Source
+	if i := strings.LastIndexByte(path, ':'); i >= 0 && strings.Trim(path[i+1:], "0123456789") == "" {
+		path = path[:i]
+	}
+	s.mu.Lock()
+	if s.tree.files[path] != nil {
+		info, err := os.Stat(path)
+		s.tree.look(context.WithoutCancel(ctx), path, info, err, true)
+		s.publish()
+	}
+	f = s.tree.files[path]
+	held, there := f != nil && f.held(), len(s.index.holders[c.Key]) > 0
+	s.mu.Unlock()
+	in, err := filepath.Rel(s.cfg.Dir, path)
+	switch {
+	case there:
+		return "", nil, errChanged
+	case held:
+		return "", nil, errHeld
+	case f != nil, err != nil, !filepath.IsLocal(in), strings.Contains("/"+in, "/."), !isConfigName(filepath.Base(in)):
+		return "", f, nil
+	}
+	root, rootErr := filepath.EvalSymlinks(s.cfg.Dir)
+	dir, dirErr := filepath.EvalSymlinks(filepath.Dir(path))
+	if rootErr != nil || dirErr != nil || dir != filepath.Dir(filepath.Join(root, in)) {
+		return "", nil, nil // a link may lead out of the directory
+	}
+	return path, nil, nil
 }
 
 func exists(path string) bool {
@@ -171,10 +215,11 @@ func (s *Store) Update(ctx context.Context, c *model.Config) (version string, er
 
 // rewriting is a change of an object in a file. Was is the object that its
 // document holds, nil if the document is to be written again; now is nil if the
-// object goes.
+// object goes. Added is true for an object that the file does not hold yet.
 type rewriting struct {
 	key      model.Key
 	was, now *model.Config
+	added    bool
 }
 
 // text returns the text of a file after the change and what it holds then. If it
@@ -198,8 +243,13 @@ func (r rewriting) text(ctx context.Context, path string, data []byte, before co
 			}
 		}
 	}
-	next, err := edit.Object(data, r.key, now)
-	if err != nil {
+	var next []byte
+	if r.added {
+		next = slices.Concat(data, []byte("---\n"), now)
+		if len(data) > 0 && data[len(data)-1] != '\n' {
+			next = slices.Concat(data, []byte("\n---\n"), now)
+		}
+	} else if next, err = edit.Object(data, r.key, now); err != nil {
 		return nil, content{}, fmt.Errorf("%w (%s: %w: change it by hand)", config.ErrMalformed, path, err)
 	}
 	after := decodeContent(ctx, path, next)
