@@ -145,6 +145,15 @@ func newKeySource(cfg JWTConfig) (keySource, error) {
 // Run updates the keys until ctx is done.
 func (j *JWT) Run(ctx context.Context) error { return j.keys.Run(ctx) }
 
+// KeysUntil returns the issuer, and until when its keys are trusted, as [jwks.Remote.Until]: zero for keys
+// that were not fetched.
+func (j *JWT) KeysUntil() (issuer string, until time.Time, whole time.Duration) {
+	if r, ok := j.keys.(remoteKeys); ok {
+		until, whole = r.Until()
+	}
+	return j.issuer, until, whole
+}
+
 // Authenticate implements Authenticator.
 func (j *JWT) Authenticate(ctx context.Context) (*Caller, error) {
 	token, err := bearer(ctx)

@@ -127,6 +127,17 @@ func (r *Remote) waitForFirst(ctx context.Context) error {
 	return fmt.Errorf("the keys of issuer %s could not be fetched yet", r.cfg.Source)
 }
 
+// Until returns until when the keys are trusted if they cannot be fetched again, and how long that is after
+// a fetch. It returns zero if there are none, or no such limit.
+func (r *Remote) Until() (time.Time, time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.set == nil || r.cfg.MaxStale < 0 {
+		return time.Time{}, 0
+	}
+	return r.fetched.Add(r.cfg.MaxStale), r.cfg.MaxStale
+}
+
 // Newer returns keys that are newer than those in have, or nil if there are none. It may cause a fetch
 // and wait for it for a limited time.
 func (r *Remote) Newer(ctx context.Context, have *Set) *Set {

@@ -47,11 +47,24 @@ type Replica struct {
 	// DenyList is nil if there is none, or if the caller may not know of it.
 	DenyList *DenyList `json:"deny_list,omitempty"`
 	// History is what is wrong with the recorded versions of objects, if the caller may know of it.
-	History string  `json:"history_problem,omitempty"`
-	Proxies []Proxy `json:"proxies"`
+	History string `json:"history_problem,omitempty"`
+	// Credentials are those of the replica that end, if the caller may know of them; the first to end first.
+	Credentials []Credential `json:"credentials,omitempty"`
+	Proxies     []Proxy      `json:"proxies"`
 	// Gone are the proxies whose connection has ended and that have not come back. They have
 	// one type, "-".
 	Gone []Proxy `json:"gone,omitempty"`
+}
+
+// Credential is a certificate, or a set of keys, that a control plane needs.
+type Credential struct {
+	What  string    `json:"what"`
+	Until time.Time `json:"until"`
+	// Soon is true if little is left of its time: it should have been renewed, or will have to be.
+	Soon bool `json:"soon,omitempty"`
+	// Then is what happens at Until. By says who must renew it; empty if the control plane does.
+	Then string `json:"then"`
+	By   string `json:"by,omitempty"`
 }
 
 // DenyList is how far a deny list is in force.

@@ -25,7 +25,8 @@ import (
 type identity struct {
 	authority *ca.Authority
 	auth      authn.Authenticator // of callers
-	clients   clients             // a part of auth
+	served    []served
+	clients   clients // a part of auth
 	// Optional components, empty or nil if not configured.
 	tokens        []*authn.JWT
 	roots         *kube.Roots

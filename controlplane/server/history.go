@@ -24,6 +24,7 @@ import (
 
 // newDebug configures the answers to debug questions, on streams and over HTTP.
 func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
+	reg.MustRegister(endsCollector{s.ends})
 	s.history = newHistory(s.objects.exists, cfg.Version, reg)
 	dir, log := filepath.Join(filepath.Dir(cfg.stateDir()), "history"), s.log.With("component", "config")
 	s.revisions = revisions.New(revisions.Config{Dir: dir, Source: revisions.WithMesh(revisions.Objects(s.objects.store), s.meshSettings), Logger: log})
@@ -44,7 +45,7 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 		Preview: func() debug.Generator { return generate.New(cfg.Generate) }, Propose: s.propose,
 		Objects: s.objects.store, Stores: s.objects.store.Names(), Changed: s.history.changed, Past: s.revisions, PastServices: services,
 		Problems:    func() []debug.KnownProblem { return s.history.problems(s.objects.store.Problems()) },
-		PastProblem: s.revisions.Problem,
+		PastProblem: s.revisions.Problem, Credentials: s.ends,
 		DenyListProblem: func() string {
 			if err := s.objects.denyList.Err(); err != nil {
 				return err.Error()

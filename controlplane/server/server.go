@@ -360,7 +360,7 @@ func (s *Server) newGRPC(ctx context.Context, cfg Config, reg *prometheus.Regist
 	}
 	auth = trusting{auth}
 	s.identity.auth = auth
-	tlsConfig, err := s.newTLS(cfg)
+	tlsConfig, err := s.newTLS(cfg, xdsPort)
 	if err != nil {
 		return err
 	}

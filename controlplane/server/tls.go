@@ -80,9 +80,9 @@ func (c *TLSConfig) ciphers() (ids []uint16, err error) {
 	return ids, nil
 }
 
-// newTLS returns the configuration of the TLS server. Its certificate is issued for
+// newTLS returns the configuration of the TLS server of a port. Its certificate is issued for
 // the names of serverNames, or comes from files.
-func (s *Server) newTLS(cfg Config) (*tls.Config, error) {
+func (s *Server) newTLS(cfg Config, port string) (*tls.Config, error) {
 	names, ips := serverNames(cfg, s.snapshots.mesh.GetDefaultConfig().GetDiscoveryAddress())
 	out, err := s.identity.authority.ServerCertificate(names, ips)
 	if err != nil {
@@ -93,6 +93,11 @@ func (s *Server) newTLS(cfg Config) (*tls.Config, error) {
 		return nil, err
 	}
 	own, roots, err := cfg.TLS.files()
+	one := served{port: port, get: out.GetCertificate}
+	if own != nil {
+		one.file, one.get = own.certFile, own.get
+	}
+	s.identity.served = append(s.identity.served, one)
 	if err != nil || own == nil && len(suites) == 0 && cfg.Compliance == "" {
 		return out, err
 	}

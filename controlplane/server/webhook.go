@@ -30,7 +30,7 @@ func (s *Server) newWebhooks(cfg Config, reg prometheus.Registerer) error {
 		return err
 	}
 	if cfg.Listen.Webhooks != "" {
-		cfg, err := s.newTLS(cfg)
+		cfg, err := s.newTLS(cfg, webhookPort)
 		if err != nil {
 			return err
 		}

@@ -219,22 +219,41 @@ func (v view) outages(list []outage) error {
 		if _, err := v.columns(rows, "THEN"); err != nil {
 			return err
 		}
-		v.credentials(o)
+		if len(o.Credentials) > 0 {
+			v.say("\nCredentials, which the mesh does not renew:\n")
+		}
+		v.credentials(o.Credentials, o.Now)
 	}
 	return nil
 }
 
-// credentials prints the credentials of an agent's answer.
-func (v view) credentials(o outage) {
-	if len(o.Credentials) > 0 {
-		v.say("\nCredentials, which the mesh does not renew:\n")
+// ends prints the credentials of a control plane that end soon; all of them in wide output.
+func (v view) ends(r report.Replica) {
+	var list []lasting
+	for _, c := range r.Credentials {
+		if c.Soon || v.flags.output == outWide {
+			list = append(list, lasting{What: c.What, Until: c.Until, Then: c.Then, By: c.By})
+		}
 	}
-	for _, p := range o.Credentials {
+	switch {
+	case len(list) == 0:
+		return
+	case v.flags.output == outWide:
+		v.say("Its credentials:\n")
+	default:
+		v.say("Its credentials that end soon, or have ended:\n")
+	}
+	v.credentials(list, v.now)
+}
+
+// credentials prints when credentials end.
+func (v view) credentials(list []lasting, now time.Time) {
+	for _, p := range list {
 		then := ", then "
-		if p.Unknown || !p.Until.After(o.Now) {
+		if p.Unknown || !p.Until.After(now) {
 			then = ": "
 		}
-		v.say("  %s: %s%s%s\n", p.What, p.left(o.Now), then, p.Then)
+		v.say("  %s: %s%s%s\n", p.What, p.left(now), then, p.Then)
 		if text := p.renewed(); text != "" {
 			v.say("    %s\n", text)
 		}

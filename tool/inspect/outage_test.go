@@ -117,3 +117,33 @@ func TestCertificateOfProxy(t *testing.T) {
 		}
 	}
 }
+
+// testEnds are the answers of a control plane of which some credentials end soon.
+func testEnds() []answer[report.Replica] {
+	return []answer[report.Replica]{{address: "127.0.0.1:15014", value: report.Replica{Name: "istiod-0", Pushed: ago(time.Minute), Credentials: []report.Credential{
+		{What: "certificate of the xDS port", Until: now.Add(-time.Minute), Soon: true, Then: "agents do not connect again", By: "the program that writes /etc/tls.crt"},
+		{What: "CA certificate", Until: now.Add(12 * 24 * time.Hour), Soon: true, Then: "no certificate is signed, and those of workloads have ended", By: "the owner of the files in ./etc/cacerts"},
+		{What: "certificate of the webhook port", Until: now.Add(90 * 24 * time.Hour), Then: "the API server refuses the answers about injection and validation"},
+	}}}}
+}
+
+// TestEndedCredential checks what is printed of credentials of a control plane, and that one that has ended
+// is a failure, one that ends soon is not.
+func TestEndedCredential(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"status-ends", "status-ends-wide"} {
+		checkPrinted(t, name, func(v view) error { return v.table(testEnds()) })
+	}
+	answers := testEnds()
+	list := answers[0].value.Credentials
+	for i, c := range list {
+		list[i].Until = c.Until.Add(time.Since(now))
+	}
+	if allWell(answers) {
+		t.Error("with an ended certificate all is well")
+	}
+	answers[0].value.Credentials = list[1:]
+	if !allWell(answers) {
+		t.Error("with a certificate that ends in 12 days not all is well")
+	}
+}

@@ -45,8 +45,12 @@ certificate authority and token issuers stay away, when its other certificates,
 roots and revocation lists end, such as those of gateways, and who renews them. The
 agent answers, so this also works while no control plane does. ` + reachCure + `.
 
-The exit code is 0 if every proxy shown is up to date; 1 if one is not, has an expired
-certificate, or a control plane does not answer; 2 for a wrong command line.
+The certificates of control planes and of their authority, and the keys of token issuers,
+are named when they end soon, with who renews them; with -o wide and json all of them.
+
+The exit code is 0 if every proxy shown is up to date; 1 if one is not, it or a control
+plane has an expired certificate, or a control plane does not answer; 2 for a wrong
+command line.
 
 A proxy has a row for each of its states, with the types in it. With -o wide it has
 one row, with a column for each type, its cluster, control plane and versions.
@@ -187,9 +191,12 @@ func withGone(answers []answer[report.Replica]) []answer[report.Replica] {
 	return answers
 }
 
-// allWell reports whether every proxy is up to date.
+// allWell reports whether every proxy is up to date, and no credential of a control plane has ended.
 func allWell(answers []answer[report.Replica]) bool {
 	for _, a := range answers {
+		if slices.ContainsFunc(a.value.Credentials, func(c report.Credential) bool { return !c.Until.After(time.Now()) }) {
+			return false
+		}
 		for _, p := range a.value.Proxies {
 			if w := worst(p); w != report.Synced && w != report.NotSent || starting(p) {
 				return false
@@ -395,6 +402,7 @@ func (v view) asked(answers []answer[report.Replica]) {
 		if r.History != "" {
 			v.say("The history of objects has a problem: %s.\n", r.History)
 		}
+		v.ends(r)
 	}
 }
 

@@ -62,6 +62,9 @@ func (d debugger) proxies() (answerOf, error) {
 		if ask := cfg.PastProblem; ask != nil {
 			out.History = ask()
 		}
+		if ask := cfg.Credentials; ask != nil {
+			out.Credentials = ask()
+		}
 	}
 	id := d.query.Get("proxyID")
 	for _, st := range d.visible() {

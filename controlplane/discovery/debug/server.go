@@ -56,6 +56,8 @@ type Config struct {
 	DenyListProblem func() string
 	// PastProblem returns what is wrong with the recorded versions; empty if all is well.
 	PastProblem func() string
+	// Credentials returns those of the control plane that end; nil means that there are none.
+	Credentials func() []report.Credential
 	// Past is the versions of objects, and PastServices those of services of clusters; nil if they are
 	// not recorded.
 	Past, PastServices Past

@@ -260,6 +260,10 @@ function showProxies(data, message) {
   }
   wrong.status = [
     ...data.control_planes.filter(c => c.error).map(c => ['bad', 'control plane', c.address, 'no answer', () => goTo('status')]),
+    ...data.control_planes.flatMap(c => (c.credentials ?? []).filter(e => e.soon).map(e => {
+      const ended = Date.parse(e.until) <= now();
+      return [ended ? 'bad' : 'warn', 'control plane', e.what, `${ended ? 'has ended' : 'ends in ' + left(Date.parse(e.until) - now())}: ${e.then}${e.by ? '; renewed by ' + e.by : ''}`, () => goTo('status')];
+    })),
     ...some([...alike.values()].map(([p, ...others]) => [stateLevel[p.state] ?? 'warn', p.state.toLowerCase(),
       p.name + (others.length > 0 ? ` and ${plural(others.length, 'other', 'others')}` : ''), p.reason.split('\n')[0], () => goTo('status')]), 'proxies', 'reasons', 'status'),
   ];
