@@ -115,3 +115,31 @@ func TestUnchecked(t *testing.T) {
 		t.Errorf("unchecked are %q, the findings\n%s", r.Unchecked, golden(r))
 	}
 }
+
+// TestTopology checks that subsets by the place of endpoints are compared with what the control plane knows
+// about it, and that nothing is said about the pods of manifests, whose nodes are not known.
+func TestTopology(t *testing.T) {
+	t.Parallel()
+	base, err := os.ReadFile(filepath.Join("testdata", "base.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const network = "---\napiVersion: networking.istio.io/v1\nkind: "
+	const text = network + "ServiceEntry\nmetadata: {name: vm, namespace: shop}\nspec: {hosts: [vm.example.com], location: MESH_INTERNAL, resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], " +
+		"endpoints: [{address: 10.0.0.1, locality: r/z/s, network: n}, {address: 10.0.0.2, labels: {istio-locality: r2.z2, topology.istio.io/network: n2}}]}\n" +
+		network + "DestinationRule\nmetadata: {name: vm, namespace: shop}\nspec: {host: vm.example.com, subsets: [{name: a, labels: {topology.kubernetes.io/region: r, topology.kubernetes.io/zone: z}}, " +
+		"{name: b, labels: {topology.istio.io/subzone: s}}, {name: c, labels: {topology.istio.io/network: n}}, {name: d, labels: {topology.istio.io/network: n2, topology.kubernetes.io/zone: z2}}, {name: gone, labels: {topology.kubernetes.io/region: r, topology.kubernetes.io/zone: z2}}]}\n"
+	const pods = network + "DestinationRule\nmetadata: {name: web, namespace: shop}\nspec: {host: web, subsets: [{name: a, labels: {topology.istio.io/subzone: s, version: v1}}, {name: b, labels: {topology.istio.io/network: n}}, {name: gone, labels: {topology.istio.io/cluster: c, version: v9}}]}\n"
+	for name, c := range map[string]struct {
+		text     string
+		complete bool
+	}{"at the control plane": {text, true}, "of manifests": {pods, false}} {
+		read := Read(nil, []File{{"base.yaml", base}, {"case.yaml", []byte(c.text)}}, "", false)
+		in := Input{Objects: read.Objects, Problems: read.Problems, Manifests: read.Manifests, Complete: c.complete}
+		in.Build(nil)
+		found := slices.DeleteFunc(Run(in).Findings, func(f Finding) bool { return f.Code != "IST0173" })
+		if len(found) != 1 || !strings.Contains(found[0].Message, `the subset "gone"`) {
+			t.Errorf("%s:\n%s", name, golden(Result{Findings: found}))
+		}
+	}
+}

@@ -14,7 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// topologyLabels are prefixes of labels that a platform adds to workloads. It is never written to.
+// topologyLabels are prefixes of labels that a control plane adds to endpoints: where the pods of manifests
+// will run is not known. It is never written to.
 var topologyLabels = [...]string{"topology.istio.io/", "topology.kubernetes.io/", "kubernetes.io/hostname"}
 
 // destinationRules checks the references and the TLS settings of DestinationRules.
@@ -46,7 +47,7 @@ func (a *analysis) subsets(c *model.Config, spec *networkingv1alpha3.Destination
 	for i, s := range spec.GetSubsets() {
 		labels := map[string]string{}
 		for k, v := range s.GetLabels() {
-			if !slices.ContainsFunc(topologyLabels[:], func(p string) bool { return strings.HasPrefix(k, p) }) {
+			if a.Complete || !slices.ContainsFunc(topologyLabels[:], func(p string) bool { return strings.HasPrefix(k, p) }) {
 				labels[k] = v
 			}
 		}

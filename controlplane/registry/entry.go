@@ -6,6 +6,7 @@ package registry
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -191,11 +192,42 @@ func (b *builder) endpoint(w *Workload, resolution model.Resolution, persistent 
 	}
 	_, unhealthy := b.in.Unhealthy[w.Object]
 	draining := w.Labels[model.DrainingLabel] != ""
-	return model.Endpoint{
+	e = model.Endpoint{
 		Address: address, Labels: w.Labels, Namespace: w.Namespace, ServiceAccount: w.ServiceAccount,
 		Workload: w.Object.Name, Entry: w.Object.Kind == model.WorkloadEntry, Locality: w.Locality, Cluster: w.Cluster, Network: cmp.Or(w.Network, b.out.shape.networks.of(w.Cluster, address)), Node: w.Node,
 		Weight: max(w.Weight, 1), MutualTLS: w.MutualTLS, Unhealthy: unhealthy || draining && !persistent, Draining: draining,
-	}, ""
+	}
+	e.Labels = placed(e)
+	return e, ""
+}
+
+// placed returns the labels of an endpoint with those that say where it is, which subsets can name. An own
+// label of the network stays.
+func placed(e model.Endpoint) map[string]string {
+	region, rest, _ := strings.Cut(e.Locality, "/")
+	zone, subzone, _ := strings.Cut(rest, "/")
+	out, cloned := e.Labels, false
+	for _, l := range [...][2]string{
+		{"topology.kubernetes.io/region", region},
+		{"topology.kubernetes.io/zone", zone},
+		{"topology.istio.io/subzone", subzone},
+		{"topology.istio.io/cluster", e.Cluster},
+		{networkLabel, e.Network},
+		{"kubernetes.io/hostname", e.Node},
+	} {
+		old := out[l[0]]
+		if l[1] == "" || old == l[1] || l[0] == networkLabel && old != "" {
+			continue
+		}
+		if !cloned { // the map is that of an object
+			out, cloned = maps.Clone(out), true
+			if out == nil {
+				out = map[string]string{}
+			}
+		}
+		out[l[0]] = l[1]
+	}
+	return out
 }
 
 // platformEndpoints returns the endpoints of a service of the platform, including those of the
