@@ -148,6 +148,10 @@ type analysis struct {
 	httpRouted map[hostPort]bool
 	ports      map[string][]workloadPort
 	podPorts   map[objectName][]uint32
+	ofPods     map[string]*namespace      // by name
+	secretsOf  map[string]string          // namespace by name
+	roots      map[string][]*model.Config // by the name of a delegate
+	atGateway  map[string][]string        // namespaces by the name of a Gateway
 	reasons    map[Object][]string
 	// steps counts the entries of indexes that the checks looked at.
 	steps int

@@ -11,30 +11,60 @@ import (
 	"testing"
 )
 
-// TestCases plants further mistakes of codes that TestChecks covers once.
-func TestCases(t *testing.T) {
-	t.Parallel()
+// mistake is a text with a mistake, or without one if it says nothing, beside base.yaml.
+type mistake struct{ text, code, says string }
+
+const networking, security, api = "networking.istio.io/v1", "security.istio.io/v1", "gateway.networking.k8s.io/v1"
+
+func object(group, kind, spec string) string {
+	return "apiVersion: " + group + "\nkind: " + kind + "\nmetadata: {name: a, namespace: shop}\nspec: " + spec + "\n"
+}
+
+func entry(namespace, spec string) string {
+	return "apiVersion: " + networking + "\nkind: ServiceEntry\nmetadata: {name: a, namespace: " + namespace + "}\nspec: " + spec + "\n---\n"
+}
+
+func route(spec string) string { return object(networking, "VirtualService", spec) }
+
+func policy(spec string) string { return object(security, "AuthorizationPolicy", spec) }
+
+// findCases analyzes mistakes.
+func findCases(t *testing.T, cases map[string]mistake) {
+	t.Helper()
 	base, err := os.ReadFile(filepath.Join("testdata", "base.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}\n---\n"
-	object := func(group, kind, spec string) string {
-		return "apiVersion: " + group + "\nkind: " + kind + "\nmetadata: {name: a, namespace: shop}\nspec: " + spec + "\n"
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			read := Read(nil, []File{{"base.yaml", base}, {"case.yaml", []byte(c.text)}}, "", false)
+			in := Input{Objects: read.Objects, Problems: read.Problems, Manifests: read.Manifests}
+			in.Build(nil)
+			r := Run(in)
+			found := slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Code == c.code && strings.Contains(f.Message, c.says) })
+			if found != (c.says != "") {
+				t.Errorf("found is %v:\n%s", found, golden(r))
+			}
+		})
 	}
-	const networking, security, api = "networking.istio.io/v1", "security.istio.io/v1", "gateway.networking.k8s.io/v1"
+}
+
+// TestCases plants further mistakes of codes that TestChecks covers once.
+func TestCases(t *testing.T) {
+	t.Parallel()
+	const gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}\n---\n"
 	const edge = "apiVersion: v1\nkind: Service\nmetadata: {name: edge, namespace: shop}\nspec: {selector: {app: edge}, ports: [{name: http-web, port: 80, targetPort: 8080}]}\n---\n" +
 		"apiVersion: v1\nkind: Pod\nmetadata: {name: edge, namespace: shop, labels: {app: edge}}\nspec: {containers: [{name: app, image: a}]}\n---\n"
-	entry := func(namespace, spec string) string {
-		return "apiVersion: " + networking + "\nkind: ServiceEntry\nmetadata: {name: a, namespace: " + namespace + "}\nspec: " + spec + "\n---\n"
-	}
 	analyzed := func(reason string) string {
 		return object(networking, "VirtualService", "{hosts: [web], http: [{route: [{destination: {host: web}}], match: [{uri: {prefix: \"\"}}]}]}") +
 			"status: {conditions: [{type: PassedAnalysis, status: \"False\", reason: ProblemsFound, message: \"" + reason + "\"}]}\n"
 	}
-	policy := func(spec string) string { return object(security, "AuthorizationPolicy", spec) }
+	const claims = "{hosts: [x.example.com], gateways: [a], http: [{match: [{headers: {\"@request.auth.claims.group\": {exact: a}}}], route: [{destination: {host: web}}]}]}"
+	const twoProtocols = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: plain, namespace: shop}\nspec: {template: {metadata: {labels: {app: plain}, annotations: ANNOTATIONS}, spec: {containers: [{name: a, image: a}]}}}\n---\n" +
+		"apiVersion: v1\nkind: Service\nmetadata: {name: h, namespace: shop}\nspec: {selector: {app: plain}, ports: [{name: http, port: 80}]}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: t, namespace: shop}\nspec: {selector: {app: plain}, ports: [{name: tcp, port: 80}]}\n"
 	strict := object(security, "PeerAuthentication", "{mtls: {mode: STRICT}}") + "---\n"
-	for name, c := range map[string]struct{ text, code, says string }{
+	findCases(t, map[string]mistake{
 		"a Gateway that is no target":   {object(security, "AuthorizationPolicy", "{targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: gone}]}"), "IST0101", "there is no Gateway shop/gone"},
 		"a Gateway that is a target":    {gateway + object(security, "AuthorizationPolicy", "{targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: edge}]}"), "IST0101", ""},
 		"a Service that is no target":   {object(security, "AuthorizationPolicy", "{targetRefs: [{group: \"\", kind: Service, name: gone}]}"), "IST0101", "there is no Service shop/gone"},
@@ -71,6 +101,23 @@ func TestCases(t *testing.T) {
 		"a class of a Pod":              {"apiVersion: v1\nkind: Pod\nmetadata: {name: more, namespace: shop, annotations: {kubernetes.io/ingress.class: istio}}\nspec: {containers: [{name: app, image: a}]}\n", "IST0107", "kubernetes.io/ingress.class has no effect on a Pod"},
 		"a route behind all paths":      {object(networking, "VirtualService", "{hosts: [web], http: [{match: [{uri: {prefix: /}}], route: [{destination: {host: web}}]}, {route: [{destination: {host: web}}]}]}"), "IST0130", "spec.http[1] is never reached"},
 		"a route behind a path":         {object(networking, "VirtualService", "{hosts: [web], http: [{match: [{uri: {prefix: /a}}], route: [{destination: {host: web}}]}, {route: [{destination: {host: web}}]}]}"), "IST0130", ""},
+		"claims without a gateway":      {object(networking, "Gateway", "{selector: {app: elsewhere}, servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: [x.example.com]}]}") + "---\n" + route(claims), "IST0149", "selects the workloads of the Gateway shop/a"},
+		"claims that are verified":      {object(networking, "Gateway", "{selector: {app: elsewhere}, servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: [x.example.com]}]}") + "---\n" + route(claims) + "---\n" + strings.Replace(object(security, "RequestAuthentication", "{selector: {matchLabels: {app: elsewhere}}, jwtRules: [{issuer: a, jwks: '{\"keys\":[]}'}]}"), "shop}", "istio-system}", 1), "IST0149", ""},
+		"a Secret of an unknown place":  {"apiVersion: v1\nkind: Secret\nmetadata: {name: c, namespace: far}\n---\n" + object(networking, "Gateway", "{selector: {app: elsewhere}, servers: [{port: {number: 443, name: h, protocol: HTTPS}, hosts: [a.example.com], tls: {mode: SIMPLE, credentialName: c}}]}"), "IST0161", "credential far/c"},
+		"namespaces that nobody writes": {"apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n" + policy("{rules: [{from: [{source: {namespaces: [kube-system, \"sh*\"], principals: [cluster.local/ns/default/sa/x]}}]}]}"), "IST0101", ""},
+		"a pattern of namespaces":       {"apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n" + policy("{rules: [{from: [{source: {namespaces: [\"*-gone\"]}}]}]}"), "IST0101", `there is no namespace "*-gone"`},
+		"a class of a Namespace":        {"apiVersion: v1\nkind: Namespace\nmetadata: {name: more, annotations: {kubernetes.io/ingress.class: istio}}\n", "IST0107", "no effect on a Namespace"},
+		"an empty namespace":            {strings.Replace(policy("{rules: [{}]}"), "shop", "far", 1), "IST0127", "No workload is in the namespace far"},
+		"Services of a plain workload":  {strings.Replace(twoProtocols, "ANNOTATIONS", "{sidecar.istio.io/inject: \"false\"}", 1), "IST0116", ""},
+		"Services of a workload":        {strings.Replace(twoProtocols, "ANNOTATIONS", "{}", 1), "IST0116", "as HTTP and as TCP"},
+		"an object that is no Pod":      {"apiVersion: v1\nkind: Pod\nmetadata: {name: more, namespace: shop}\nspec: {containers: 1}\n", "IST0106", "the object cannot be read"},
+	})
+}
+
+// TestRefusals checks policies that deny all requests of a workload together.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	findCases(t, map[string]mistake{
 		"all ports denied":              {policy("{action: DENY, rules: [{to: [{operation: {ports: [\"8080\"]}}]}]}"), "OUT0020", "spec.rules together deny every request to shop/web."},
 		"some ports denied":             {policy("{action: DENY, rules: [{to: [{operation: {ports: [\"8081\"]}}]}]}"), "OUT0020", ""},
 		"all methods denied":            {policy("{action: DENY, rules: [{to: [{operation: {methods: [GET, HEAD, POST]}}]}, {to: [{operation: {notMethods: [POST, GET]}}, {operation: {methods: [P*]}}]}]}"), "OUT0020", "together"},
@@ -86,20 +133,29 @@ func TestCases(t *testing.T) {
 		"some of it is denied":          {policy("{rules: [{to: [{operation: {paths: [/a, /b]}}]}]}") + "---\n" + strings.Replace(policy("{action: DENY, rules: [{to: [{operation: {paths: [/a]}}]}]}"), "name: a", "name: b", 1), "OUT0020", ""},
 		"an unknown authorizer":         {policy("{action: CUSTOM, provider: {name: gone}, rules: [{}]}"), "OUT0020", `no extension provider "gone"`},
 		"one for some paths":            {policy("{action: CUSTOM, provider: {name: gone}, rules: [{to: [{operation: {paths: [/a]}}]}]}"), "OUT0020", ""},
-		"an object that is no Pod":      {"apiVersion: v1\nkind: Pod\nmetadata: {name: more, namespace: shop}\nspec: {containers: 1}\n", "IST0106", "the object cannot be read"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			read := Read(nil, []File{{"base.yaml", base}, {"case.yaml", []byte(c.text)}}, "", false)
-			in := Input{Objects: read.Objects, Problems: read.Problems, Manifests: read.Manifests}
-			in.Build(nil)
-			r := Run(in)
-			found := slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Code == c.code && strings.Contains(f.Message, c.says) })
-			if found != (c.says != "") {
-				t.Errorf("found is %v:\n%s", found, golden(r))
-			}
-		})
-	}
+	})
+}
+
+// TestDestinations checks the hosts of routes, as the proxies that follow them see them.
+func TestDestinations(t *testing.T) {
+	t.Parallel()
+	const distant = "apiVersion: " + networking + "\nkind: Gateway\nmetadata: {name: edge, namespace: far}\nspec: {selector: {app: edge}, servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: [\"*/*\"]}]}\n---\n" +
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: edge, namespace: far, labels: {app: edge}}\nspec: {containers: [{name: app, image: a}]}\n---\n"
+	findCases(t, map[string]mistake{
+		"a host of another namespace":  {entry("other", "{hosts: [x.example.com], exportTo: [.], ports: [{number: 80, name: p, protocol: HTTP}]}") + route("{hosts: [x.example.com], http: [{route: [{destination: {host: x.example.com}}]}]}"), "IST0101", "that the namespace shop sees has the host"},
+		"a host exported to it":        {entry("other", "{hosts: [x.example.com], exportTo: [shop], ports: [{number: 80, name: p, protocol: HTTP}]}") + route("{hosts: [x.example.com], http: [{route: [{destination: {host: x.example.com}}]}]}"), "IST0101", ""},
+		"a route exported elsewhere":   {entry("shop", "{hosts: [x.example.com], exportTo: [.], ports: [{number: 80, name: p, protocol: HTTP}]}") + route("{hosts: [x.example.com], exportTo: [., far], http: [{route: [{destination: {host: x.example.com}}]}]}"), "IST0101", "that the namespace far sees"},
+		"a gateway elsewhere":          {distant + entry("shop", "{hosts: [x.example.com], exportTo: [.], ports: [{number: 80, name: p, protocol: HTTP}]}") + route("{hosts: [x.example.com], gateways: [far/edge], http: [{route: [{destination: {host: x.example.com}}]}]}"), "IST0101", "that the namespace far sees"},
+		"a host for a gateway only":    {distant + entry("shop", "{hosts: [x.example.com], exportTo: [far], ports: [{number: 80, name: p, protocol: HTTP}]}") + route("{hosts: [x.example.com], gateways: [far/edge], http: [{route: [{destination: {host: x.example.com}}]}]}"), "IST0101", ""},
+		"a delegate for a gateway":     {distant + entry("shop", "{hosts: [x.example.com], exportTo: [far], ports: [{number: 80, name: p, protocol: HTTP}]}") + strings.Replace(route("{hosts: [x.example.com], gateways: [far/edge], http: [{delegate: {name: a}}]}"), "name: a", "name: root", 1) + "---\n" + route("{http: [{route: [{destination: {host: x.example.com}}]}]}"), "IST0101", ""},
+		"a delegate to nobody":         {strings.Replace(route("{hosts: [web], http: [{delegate: {name: a}}]}"), "name: a", "name: root", 1) + "---\n" + route("{http: [{route: [{destination: {host: gone}}]}]}"), "IST0101", `no service has the host "gone.shop.svc.cluster.local"`},
+		"a subset for another gateway": {distant + object(networking, "DestinationRule", "{host: web, exportTo: [.], subsets: [{name: v1, labels: {version: v1}}]}") + "---\n" + route("{hosts: [web], gateways: [mesh, far/edge], http: [{route: [{destination: {host: web, subset: v1}}]}]}"), "IST0101", `no DestinationRule that the namespace far sees for "web.shop.svc.cluster.local" has the subset "v1"`},
+		"a wildcard host":              {entry("other", "{hosts: [\"*.example.com\"], ports: [{number: 443, name: p, protocol: TLS}]}") + route("{hosts: [\"*.example.com\"], tls: [{match: [{sniHosts: [\"*.example.com\"]}], route: [{destination: {host: \"*.example.com\"}}]}]}"), "IST0101", ""},
+		"a route of TLS":               {route("{hosts: [x.example.com], tls: [{match: [{sniHosts: [x.example.com]}], route: [{destination: {host: gone}}]}]}"), "IST0101", "spec.tls[0].route[0].destination.host"},
+		"a mirror of requests":         {route("{hosts: [web], http: [{route: [{destination: {host: web}}], mirror: {host: gone.shop.svc.cluster.local}}]}"), "IST0101", "spec.http[0].mirror.host"},
+		"a name with its namespace":    {route("{hosts: [web], http: [{route: [{destination: {host: web.shop}}]}]}"), "IST0101", `no service has the host "web.shop"`},
+		"hosts that are there":         {route("{hosts: [web], http: [{route: [{destination: {host: web}}], mirror: {host: web.shop.svc.cluster.local}, mirrors: [{destination: {host: web}}]}], tcp: [{route: [{destination: {host: web}}]}]}"), "IST0101", ""},
+	})
 }
 
 // TestUnchecked checks that an analysis names the checks that its input is too small for.

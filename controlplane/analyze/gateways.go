@@ -4,6 +4,7 @@
 package analyze
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -126,13 +127,13 @@ func (a *analysis) credentials(c *model.Config, spec *networkingv1alpha3.Gateway
 	for _, w := range workloads {
 		namespaces[w.Namespace] = true
 	}
-	if len(namespaces) == 0 {
-		namespaces[c.Namespace] = true
-	}
 	for i, s := range spec.GetServers() {
 		credential := s.GetTls().GetCredentialName()
 		if credential == "" || strings.Contains(credential, "builtin:") {
 			continue
+		}
+		if len(workloads) == 0 { // the namespace of the gateway is not known: that of the Secret, if there is one
+			namespaces = map[string]bool{cmp.Or(a.secretNamespace(secretOf(credential, "").name), c.Namespace): true}
 		}
 		for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
 			at := fmt.Sprintf("spec.servers[%d].tls.credentialName", i)
@@ -146,6 +147,19 @@ func (a *analysis) credentials(c *model.Config, spec *networkingv1alpha3.Gateway
 			}
 		}
 	}
+}
+
+// secretNamespace returns the first namespace with a Secret of a name, or "".
+func (a *analysis) secretNamespace(name string) string {
+	if a.secretsOf == nil {
+		a.secretsOf = map[string]string{}
+		for s := range a.Manifests.secrets {
+			if first := a.secretsOf[s.name]; first == "" || s.namespace < first {
+				a.secretsOf[s.name] = s.namespace
+			}
+		}
+	}
+	return a.secretsOf[name]
 }
 
 // credential returns an error if a Secret does not exist, or holds no certificate with its key. known is

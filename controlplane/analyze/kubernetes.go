@@ -4,6 +4,7 @@
 package analyze
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -64,35 +65,44 @@ func (a *analysis) namespaces() {
 // system reports whether a namespace belongs to Kubernetes.
 func system(namespace string) bool { return strings.HasPrefix(namespace, "kube-") }
 
+// wantsProxy reports whether the labels of a pod and of its namespace ask for a proxy, and whether they may:
+// the namespace can be unknown.
+func (a *analysis) wantsProxy(p *pod) (yes, maybe bool) {
+	if a.ofPods == nil {
+		a.ofPods = map[string]*namespace{}
+		for _, n := range a.Manifests.namespaces {
+			a.ofPods[n.Name] = n
+		}
+	}
+	n := a.ofPods[p.namespace]
+	if n != nil {
+		yes, _ = n.injects()
+	}
+	switch cmp.Or(p.labels[injectLabel], p.annotations[injectLabel]) {
+	case "true":
+		return true, true
+	case "false":
+		return false, false
+	}
+	return yes, yes || n == nil
+}
+
 // pods checks pods and their templates.
 func (a *analysis) pods() {
-	of := map[string]*namespace{}
-	for _, n := range a.Manifests.namespaces {
-		of[n.Name] = n
-	}
 	for _, p := range a.Manifests.pods {
 		if system(p.namespace) {
 			continue
 		}
 		proxy := slices.ContainsFunc(p.containers(), func(c corev1.Container) bool { return c.Name == proxyContainer })
-		asked := p.labels[injectLabel]
-		if asked == "" {
-			asked = p.annotations[injectLabel]
-		}
-		yes := false
-		n := of[p.namespace]
-		if n != nil {
-			yes, _ = n.injects()
-		}
-		wants := asked == "true" || asked != "false" && yes
+		wants, may := a.wantsProxy(p)
 		switch {
 		case proxy || !wants:
-		case p.spec.HostNetwork:
+		case p.spec.HostNetwork: // Istio's own analysis is silent, and its list of common problems is not
 			a.add("IST0103", p.Object, p.source, "The pod is on the network of its host, so it receives no proxy.", fmt.Sprintf("Remove hostNetwork, or write the label %s: \"false\" to say that this is meant.", injectLabel))
 		case !p.template && p.annotations[statusAnnotated] == "":
 			a.add("IST0103", p.Object, p.source, fmt.Sprintf("The pod has no container %s, although its labels and namespace ask for a proxy.", proxyContainer), "Restart the pod, so that it passes the webhook.")
 		}
-		a.autoImage(p, wants || n == nil && asked != "false")
+		a.autoImage(p, may)
 		a.user(p)
 	}
 }
@@ -168,7 +178,7 @@ func (a *analysis) services() {
 		}
 	}
 	for _, p := range a.Manifests.pods {
-		if p.template {
+		if _, may := a.wantsProxy(p); may && p.template {
 			a.uses(p, uses[p])
 		}
 	}
@@ -223,6 +233,9 @@ func (a *analysis) annotations() {
 	}
 	for _, s := range a.Manifests.services {
 		a.annotationNames(s.place, "Service", s.Annotations)
+	}
+	for _, n := range a.Manifests.namespaces {
+		a.annotationNames(n.place, "Namespace", n.annotations)
 	}
 	for _, c := range a.Objects {
 		a.annotationNames(place{ObjectOf(c.Key), c.Source}, ObjectOf(c.Key).Kind, c.Annotations)

@@ -63,7 +63,7 @@ type service struct {
 
 type namespace struct {
 	place
-	labels map[string]string
+	labels, annotations map[string]string
 }
 
 type secret struct {
@@ -238,7 +238,7 @@ func (r *manifestReader) object(n *yaml.Node, h head, at place) error {
 	case "v1 Namespace":
 		at.Namespace = ""
 		return read(r, n, at, func(o *corev1.Namespace) {
-			r.out.namespaces = append(r.out.namespaces, &namespace{at, o.Labels})
+			r.out.namespaces = append(r.out.namespaces, &namespace{at, o.Labels, o.Annotations})
 		})
 	case "v1 Secret":
 		err := read(r, n, at, func(o *corev1.Secret) {

@@ -6,6 +6,7 @@ package analyze
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -131,26 +132,32 @@ func (a *analysis) sourceNamespaces(c *model.Config, spec *securityv1beta1.Autho
 	if len(a.Manifests.namespaces) == 0 {
 		return
 	}
-	known := map[string]bool{}
+	known := map[string]bool{"default": true}
 	for _, n := range a.Manifests.namespaces {
 		known[n.Name] = true
 	}
+	exists := func(name string) bool {
+		if strings.Contains(name, "*") {
+			return slices.ContainsFunc(slices.Collect(maps.Keys(known)), func(n string) bool { return pattern(name, n) })
+		}
+		return known[name] || system(name)
+	}
 	for i, r := range spec.GetRules() {
 		for j, f := range r.GetFrom() {
-			check := func(list, value, name string) {
-				if !strings.Contains(value, "*") && !known[name] {
+			check := func(list, name string) {
+				if !exists(name) {
 					a.report("IST0101", c, fmt.Sprintf("spec.rules[%d].from[%d].source.%s: there is no namespace %q.", i, j, list, name), "Correct the name.")
 				}
 			}
 			for _, name := range f.GetSource().GetNamespaces() {
-				check("namespaces", name, name)
+				check("namespaces", name)
 			}
 			for _, name := range f.GetSource().GetNotNamespaces() {
-				check("notNamespaces", name, name)
+				check("notNamespaces", name)
 			}
 			for _, principal := range f.GetSource().GetPrincipals() {
 				if parts := strings.Split(principal, "/"); len(parts) == 5 && parts[0] == defaultDomain && parts[1] == "ns" {
-					check("principals", principal, parts[2])
+					check("principals", parts[2])
 				}
 			}
 		}

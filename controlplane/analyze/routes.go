@@ -4,6 +4,7 @@
 package analyze
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -122,9 +123,10 @@ func (a *analysis) destinations(c *model.Config, spec *networkingv1alpha3.Virtua
 		return
 	}
 	atGateway := slices.ContainsFunc(spec.GetGateways(), func(g string) bool { return g != meshGateway })
+	from := a.followers(c, spec)
 	check := func(at string, d *networkingv1alpha3.Destination) {
 		if d.GetHost() != "" {
-			a.destination(c, at, d, atGateway)
+			a.destination(c, at, d, atGateway, from)
 		}
 	}
 	for i, r := range spec.GetHttp() {
@@ -149,14 +151,110 @@ func (a *analysis) destinations(c *model.Config, spec *networkingv1alpha3.Virtua
 	}
 }
 
-// destination checks the host, the port, the subset and the endpoints of a destination.
-func (a *analysis) destination(c *model.Config, at string, d *networkingv1alpha3.Destination, atGateway bool) {
-	host := a.Mesh.ResolveHost(d.GetHost(), c.Namespace)
-	svc := a.Mesh.Services.ForHost(host, c.Namespace)
-	if svc == nil {
-		a.report("IST0101", c, fmt.Sprintf("%s.host: no service has the host %q, so requests of the route are answered with 503.", at, host),
-			"Correct the host, or add a Service or ServiceEntry.")
-		return
+// followers returns the namespaces of the proxies that follow the routes of a VirtualService, as far as they
+// are known; its own if none is.
+func (a *analysis) followers(c *model.Config, spec *networkingv1alpha3.VirtualService) (out []string) {
+	add := func(namespaces ...string) {
+		for _, n := range namespaces {
+			if !slices.Contains(out, n) {
+				out = append(out, n)
+			}
+		}
+	}
+	if len(spec.GetHosts()) == 0 {
+		for _, root := range a.delegators()[nameOf(c)] {
+			a.steps++
+			add(a.followers(root, specOf[networkingv1alpha3.VirtualService](root))...)
+		}
+	}
+	for _, name := range gatewayNames(c, spec) {
+		if name != meshGateway {
+			add(a.gatewayNamespaces(name)...)
+			continue
+		}
+		exportTo := spec.GetExportTo()
+		if len(exportTo) == 0 {
+			exportTo = a.Mesh.Config.GetDefaultVirtualServiceExportTo()
+		}
+		for _, to := range exportTo {
+			if to != "*" && to != "." && to != "~" {
+				add(to)
+			}
+		}
+		if len(exportTo) == 0 || slices.Contains(exportTo, "*") || slices.Contains(exportTo, ".") {
+			add(c.Namespace)
+		}
+	}
+	if len(out) == 0 {
+		add(c.Namespace)
+	}
+	return out
+}
+
+// delegators returns the VirtualServices with hosts by the namespace/name of their delegates.
+func (a *analysis) delegators() map[string][]*model.Config {
+	if a.roots == nil {
+		a.roots = map[string][]*model.Config{}
+		each(a, model.VirtualService, func(c *model.Config, spec *networkingv1alpha3.VirtualService) {
+			for _, r := range spec.GetHttp() {
+				if d := r.GetDelegate(); d != nil && len(spec.GetHosts()) > 0 {
+					name := cmp.Or(d.GetNamespace(), c.Namespace) + "/" + d.GetName()
+					a.roots[name] = append(a.roots[name], c)
+				}
+			}
+		})
+	}
+	return a.roots
+}
+
+// gatewayNamespaces returns the namespaces of the workloads of a Gateway.
+func (a *analysis) gatewayNamespaces(name string) []string {
+	out, known := a.atGateway[name]
+	if known {
+		return out
+	}
+	if gateway := a.Mesh.Gateways.Get(name); gateway != nil {
+		for _, w := range a.selected("", gateway.Spec.GetSelector()) {
+			if !slices.Contains(out, w.Namespace) {
+				out = append(out, w.Namespace)
+			}
+		}
+	}
+	if a.atGateway == nil {
+		a.atGateway = map[string][]string{}
+	}
+	a.atGateway[name] = out
+	return out
+}
+
+// destination checks the host, the port, the subset and the endpoints of a destination, as proxies of some
+// namespaces see them.
+func (a *analysis) destination(c *model.Config, at string, d *networkingv1alpha3.Destination, atGateway bool, from []string) {
+	host, subset := a.Mesh.ResolveHost(d.GetHost(), c.Namespace), d.GetSubset()
+	var svc *model.Service
+	for i, namespace := range from {
+		a.steps++
+		seen, of := a.Mesh.Services.ForHost(host, namespace), ""
+		if namespace != c.Namespace {
+			of = " that the namespace " + namespace + " sees"
+		}
+		switch {
+		case seen == nil && a.hasHost(host):
+			a.report("IST0101", c, fmt.Sprintf("%s.host: no service that the namespace %s sees has the host %q, so requests of the route are answered with 503 there.", at, namespace, host),
+				"Export the service to the namespace, or correct the host.")
+			return
+		case seen == nil:
+			a.report("IST0101", c, fmt.Sprintf("%s.host: no service has the host %q, so requests of the route are answered with 503.", at, host),
+				"Correct the host, or add a Service or ServiceEntry.")
+			return
+		case subset != "" && a.Mesh.DestinationRules.For(seen.ServiceKey, namespace, nil).Subset(subset) == nil:
+			a.report("IST0101", c, fmt.Sprintf("%s.subset: no DestinationRule%s for %q has the subset %q, so requests of the route are answered with 503.", at, of, host, subset),
+				"Correct the name, or add the subset to a DestinationRule.")
+			subset = "" // once
+		}
+		if i == 0 {
+			svc = seen
+		}
 	}
 	port := d.GetPort().GetNumber()
 	switch {
@@ -167,14 +265,16 @@ func (a *analysis) destination(c *model.Config, at string, d *networkingv1alpha3
 		a.report("OUT0007", c, fmt.Sprintf("%s.port.number: the service %q has no port %d, so requests of the route are answered with 503.", at, host, port),
 			fmt.Sprintf("Write one of its ports (%s).", portsOf(svc)))
 	}
-	if subset := d.GetSubset(); subset != "" && a.Mesh.DestinationRules.For(svc.ServiceKey, c.Namespace, nil).Subset(subset) == nil {
-		a.report("IST0101", c, fmt.Sprintf("%s.subset: no DestinationRule for %q has the subset %q, so requests of the route are answered with 503.", at, host, subset),
-			"Correct the name, or add the subset to a DestinationRule.")
-	}
 	if (a.Complete || a.workloads.size() > 0) && !svc.External && svc.Resolution == model.ResolutionStatic && !svc.Passthrough && len(a.endpoints(svc)) == 0 {
 		a.report("OUT0008", c, fmt.Sprintf("%s.host: the service %q has no endpoints, so requests of the route are answered with 503.", at, host),
 			"Correct the selector of the service or the labels of its workloads, or start them.")
 	}
+}
+
+// hasHost reports whether a service has a host, in whatever namespace.
+func (a *analysis) hasHost(host string) bool {
+	_, ok := slices.BinarySearchFunc(a.Mesh.Services.Sorted, host, func(s *model.Service, h string) int { return strings.Compare(s.Hostname, h) })
+	return ok
 }
 
 func hasPort(svc *model.Service, number uint32) bool {
@@ -215,10 +315,18 @@ func (a *analysis) claims(c *model.Config, spec *networkingv1alpha3.VirtualServi
 		if gateway == nil {
 			continue
 		}
-		for _, w := range a.selected("", gateway.Spec.GetSelector()) {
+		workloads := a.selected("", gateway.Spec.GetSelector())
+		if len(workloads) == 0 { // those that the selector describes
+			workloads = []*Workload{{Namespace: gateway.Config.Namespace, Labels: gateway.Spec.GetSelector()}}
+		}
+		for _, w := range workloads {
 			a.steps++
 			if len(a.Mesh.RequestAuthentications.For(w.Namespace, w.Labels, nil)) == 0 {
-				a.report("IST0149", c, fmt.Sprintf("%s: no RequestAuthentication selects the workload %s/%s of the Gateway %s, so the match is never true.", claim, w.Namespace, w.Name, gateway.Name),
+				which := "the workloads"
+				if w.Name != "" {
+					which = "the workload " + w.Namespace + "/" + w.Name
+				}
+				a.report("IST0149", c, fmt.Sprintf("%s: no RequestAuthentication selects %s of the Gateway %s, so the match is never true.", claim, which, gateway.Name),
 					"Add a RequestAuthentication for the gateway.")
 				break
 			}

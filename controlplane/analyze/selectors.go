@@ -49,10 +49,13 @@ func (a *analysis) selectors() {
 	}
 	for _, c := range a.Objects {
 		labels, ok := SelectorOf(c)
+		scope := a.scope(c)
+		if c.Kind == model.AuthorizationPolicy && ok && len(labels) == 0 && scope != "" && a.workloads.namespaces[scope] == nil {
+			a.report("IST0127", c, fmt.Sprintf("No workload is in the namespace %s, so the object has no effect.", scope), "Correct the namespace, or remove the object.")
+		}
 		if !ok || len(labels) == 0 {
 			continue
 		}
-		scope := a.scope(c)
 		switch c.Kind {
 		case model.Sidecar, model.PeerAuthentication, model.ServiceEntry:
 			scope = c.Namespace // with a selector, only in its own
