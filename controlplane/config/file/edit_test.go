@@ -36,11 +36,11 @@ func FuzzEditObject(f *testing.F) {
 		for _, c := range before.objects {
 			next := c.Clone()
 			next.Labels = map[string]string{"edited": "yes"}
-			doc, err := encodeDocument(next)
+			doc, err := encodeDocument("", next)
 			if err != nil {
 				t.Fatal(err)
 			}
-			was, err := encodeDocument(c)
+			was, err := encodeDocument("", c)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -72,6 +72,41 @@ func TestFileStoreEditsInPlace(t *testing.T) {
 	}
 }
 
+// TestFileStoreKeepsJSON edits objects in files of JSON, which stay JSON.
+func TestFileStoreKeepsJSON(t *testing.T) {
+	t.Parallel()
+	object := func(name, address string) string {
+		return `{"kind": "WorkloadEntry", "apiVersion": "networking.istio.io/v1", "metadata": {"name": "` + name + `"}, "spec": {"address": "` + address + `"}}` + "\n"
+	}
+	r := follow(t, func(dir string) {
+		must(t, os.WriteFile(filepath.Join(dir, "one.json"), []byte(object("one", "10.0.0.1")), 0o640))
+		must(t, os.WriteFile(filepath.Join(dir, "two.json"), []byte(object("a", "10.0.0.2")+"---\n"+object("b", "10.0.0.3")), 0o640))
+	})
+	for name, file := range map[string]string{"one": "one.json", "b": "two.json"} {
+		_, err := r.Update(t.Context(), r.edited(name))
+		must(t, err)
+		text := r.read(file)
+		if !spelled(file, []byte(text)) || !strings.Contains(text, `"edited"`) || r.Get(defaultKey(name)).Labels["edited"] != "yes" {
+			t.Errorf("%s after the update:\n%s", file, text)
+		}
+		// Other fields need the whole document.
+		next := *r.Get(defaultKey(name))
+		next.Annotations = map[string]string{"note": "a: b # c"}
+		_, err = r.Update(t.Context(), &next)
+		must(t, err)
+		if text := r.read(file); !spelled(file, []byte(text)) || !strings.Contains(text, `"a: b # c"`) {
+			t.Errorf("%s after the second update:\n%s", file, text)
+		}
+	}
+	must(t, r.Delete(t.Context(), defaultKey("b"), ""), r.Delete(t.Context(), defaultKey("one"), ""))
+	if text := r.read("two.json"); text != object("a", "10.0.0.2") {
+		t.Errorf("two.json after the deletion:\n%s", text)
+	}
+	if _, err := os.Stat(filepath.Join(r.dir, "one.json")); err == nil {
+		t.Error("one.json is still there")
+	}
+}
+
 // TestFileStoreReadsBeforeTheWriterAdopts removes an object from a file with an invalid document.
 // The object must be gone, also if the store reads the file before the writer reports what it
 // wrote.

@@ -26,7 +26,7 @@ import (
 
 // Config says how a [Store] works.
 type Config struct {
-	// Dir is read with all its subdirectories: every *.yaml and *.yml file
+	// Dir is read with all its subdirectories: every *.yaml, *.yml and *.json file
 	// whose name does not begin with a dot.
 	Dir string
 	// Name names the store in the metrics; empty means Dir.
@@ -71,7 +71,7 @@ const (
 	busyFactor = 10
 )
 
-// Store is the [config.Store] of a directory of YAML files, which it follows and
+// Store is the [config.Store] of a directory of YAML and JSON files, which it follows and
 // writes to. An object or file that goes bad keeps the last good version in
 // force. An object is written where it stands; a new one gets a file of its
 // own, see [Store.Create]. Resource versions are hashes of the content.

@@ -122,7 +122,7 @@ func (t *tree) note(e fsnotify.Event) bool {
 // editor.
 func isConfigName(name string) bool {
 	ext := filepath.Ext(name)
-	return (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(name, ".") && !strings.HasPrefix(name, "#")
+	return (ext == ".yaml" || ext == ".yml" || ext == jsonExt) && !strings.HasPrefix(name, ".") && !strings.HasPrefix(name, "#")
 }
 
 // refresh looks at what may have changed.

@@ -4,8 +4,10 @@
 package file
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,7 +34,7 @@ func (s *Store) Create(ctx context.Context, c *model.Config) (version string, er
 		return "", err
 	}
 	next.Created = config.Creation(next)
-	doc, err := encodeDocument(next)
+	doc, err := encodeDocument("", next)
 	if err != nil {
 		return "", fmt.Errorf("%s %s: %w", verb, c.Key, err)
 	}
@@ -121,11 +123,36 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// encodeDocument returns the text of an object in a file.
-func encodeDocument(c *model.Config) ([]byte, error) {
+// encodeDocument returns the text of an object in a file with a path.
+func encodeDocument(path string, c *model.Config) ([]byte, error) {
 	bare := *c
 	bare.UID, bare.ResourceVersion, bare.Generation, bare.Status = "", "", 0, nil
-	return codec.EncodeYAML(&bare)
+	if filepath.Ext(path) != jsonExt {
+		return codec.EncodeYAML(&bare)
+	}
+	text, err := codec.EncodeJSON(&bare)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err = json.Indent(&out, text, "", "  ")
+	return append(out.Bytes(), '\n'), err
+}
+
+// jsonExt is the end of the names of files in JSON, which stay JSON.
+const jsonExt = ".json"
+
+// spelled reports whether the text of a file is of the format that its name says.
+func spelled(path string, data []byte) bool {
+	if filepath.Ext(path) == jsonExt {
+		for d := range codec.Documents(data) {
+			text := bytes.TrimSpace(bytes.TrimPrefix(d.Text, []byte("---")))
+			if len(text) > 0 && !json.Valid(text) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // acceptable returns why a file must not be changed like this.
@@ -228,15 +255,15 @@ func (r rewriting) text(ctx context.Context, path string, data []byte, before co
 	var was, now []byte
 	var err error
 	if r.now != nil {
-		if now, err = encodeDocument(r.now); err != nil {
+		if now, err = encodeDocument(path, r.now); err != nil {
 			return nil, content{}, err
 		}
 	}
 	if r.was != nil && r.now != nil {
-		if was, err = encodeDocument(r.was); err != nil {
+		if was, err = encodeDocument(path, r.was); err != nil {
 			return nil, content{}, err
 		}
-		if next, err := edit.Fields(data, r.key, was, now); err == nil {
+		if next, err := edit.Fields(data, r.key, was, now); err == nil && spelled(path, next) {
 			after := decodeContent(ctx, path, next)
 			if r.reached(after) && acceptable(before, after, r.key, true) == nil {
 				return next, after, nil
