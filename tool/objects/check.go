@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 
 	"github.com/aymanbagabas/go-udiff"
 	"github.com/spf13/cobra"
@@ -42,6 +43,12 @@ func newValidateCommand(cfg Config) *cobra.Command {
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			files.skips, files.keeps = !strict, thorough.enabled
+			for i, dir := range files.links {
+				var err error
+				if files.links[i], err = filepath.Abs(dir); err != nil {
+					return err
+				}
+			}
 			objects, problems, err := files.read(cmd.Context())
 			if err != nil {
 				return err
@@ -77,6 +84,7 @@ func newValidateCommand(cfg Config) *cobra.Command {
 		},
 	}
 	files.add(cmd)
+	cmd.Flags().StringSliceVar(&files.links, "links", nil, "directory that links in that of -f may lead to, as with ?links= of a store; / allows all; can be repeated")
 	thorough.add(cmd)
 	output.Add(cmd, &form)
 	cmd.Flags().BoolVar(&strict, "strict", false, "warnings and objects of other API groups fail too")

@@ -33,12 +33,15 @@ type fileFlags struct {
 	// skips means that objects for others than the mesh are counted in skipped.
 	skips   bool
 	skipped int
+	// links are directories that links may lead to, beside that of the link.
+	links []string
 	// keeps means that the content of files is added to kept.
 	keeps bool
 	kept  []analyze.File
 }
 
 func (f *fileFlags) add(cmd *cobra.Command) {
+	f.links = []string{"/"} // unlike a store: the user can read what they lead to
 	cmd.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "file, directory (with its subdirectories) or - for standard input; can be repeated")
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of objects that name none (default \"default\")")
 }
@@ -92,7 +95,7 @@ func (f *fileFlags) parts(ctx context.Context) ([]*part, error) {
 			parts = append(parts, &part{source: "standard input", data: data, err: err})
 			continue
 		}
-		paths, err := expand(ctx, name)
+		paths, err := expand(ctx, name, f.links)
 		if err != nil {
 			parts = append(parts, &part{err: err})
 			break
@@ -228,8 +231,9 @@ func (f *fileFlags) take(ctx context.Context, p *part) {
 }
 
 // expand returns the YAML and JSON files in a directory, or the named file. Files that are not
-// regular, such as pipes, are included only if named explicitly.
-func expand(ctx context.Context, name string) ([]string, error) {
+// regular, such as pipes, are included only if named explicitly. Links may lead to the directories in links,
+// too.
+func expand(ctx context.Context, name string, links []string) ([]string, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
@@ -239,8 +243,10 @@ func expand(ctx context.Context, name string) ([]string, error) {
 	}
 	var paths []string
 	walk := filetree.Walk{
-		// Unlike a store, commands follow links to everywhere: the user can read what they lead to.
-		Boundary: filetree.Boundary{Root: filepath.Clean(name), Also: []string{"/"}},
+		Boundary: filetree.Boundary{
+			Root: filepath.Clean(name), Also: links,
+			Cure: "a store refuses it unless ?links=/directory at the end of its URL allows it, and validate unless --links does",
+		},
 		Wanted: func(name string) bool {
 			return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
 		},

@@ -4,6 +4,7 @@
 package objects
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/file"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -239,6 +242,53 @@ func TestLinks(t *testing.T) {
 	}
 	if code, out, errs := s.run("validate", "-f", s.dir+"/config"); code != 0 || !strings.HasPrefix(out, "1 object valid") {
 		t.Errorf("code %d: %s%s", code, out, errs)
+	}
+}
+
+// TestLinksOutside checks that validate accepts the links that a store follows, and no others; commands that
+// write follow all.
+func TestLinksOutside(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.file("config/a.yaml", strings.Replace(web, "NAME", "a", 1))
+	s.file("other/b.yaml", strings.Replace(web, "NAME", "b", 1))
+	for name, target := range map[string]string{"file.yaml": "other/b.yaml", "in": "other"} {
+		link := s.dir + "/config/" + name
+		if err := os.Symlink(s.dir+"/"+target, link); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			links string
+			takes bool
+		}{{"", false}, {"links=" + s.dir + "/other", true}, {"links=/", true}, {"links=" + s.dir + "/config", false}} {
+			store, err := config.Open("fs://"+s.dir+"/config?"+c.links, config.OpenConfig{Drivers: map[string]config.Driver{"fs": file.Open}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- store.Run(ctx) }()
+			<-store.Synced()
+			n := len(store.List(model.VirtualService, ""))
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			args := []string{"validate", "-f", s.dir + "/config"}
+			if c.links != "" {
+				args = append(args, "--"+c.links)
+			}
+			code, out, errs := s.run(args...)
+			if c.takes != (n == 2) || c.takes != (code == 0) || c.takes != strings.HasPrefix(out, "2 objects valid") || c.takes == strings.Contains(errs, "config/"+name+": it is a link to other") {
+				t.Errorf("%s %s: the store has %d objects, validate returns %d: %s%s", name, c.links, n, code, out, errs)
+			}
+		}
+		if code, out, errs := s.run("apply", "-f", s.dir+"/config", "--dry-run"); code != 0 || strings.Count(out, "would be applied") != 2 {
+			t.Errorf("apply: %d %s%s", code, out, errs)
+		}
+		if err := os.Remove(link); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
