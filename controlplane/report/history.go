@@ -61,11 +61,13 @@ const (
 
 // Unrecorded is what is not known of a moment in the past; it is as now. The history of services of
 // clusters, or that of the mesh config, begins later; zero if it does not. Present is what objects of the
-// Gateway API depend on that has no history, such as "Secrets".
+// Gateway API depend on that has no history, such as "Secrets". Current is the same of the answer itself,
+// such as "the keys of token issuers".
 type Unrecorded struct {
 	ServicesSince time.Time `json:"services_since,omitzero"`
 	MeshSince     time.Time `json:"mesh_since,omitzero"`
 	Present       []string  `json:"present,omitempty"`
+	Current       []string  `json:"current,omitempty"`
 }
 
 // Changes are the objects that differ between two moments.

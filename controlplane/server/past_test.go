@@ -103,7 +103,13 @@ func (s *Server) allows(t *testing.T, path string, at time.Time) bool {
 func TestPast(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s := servePast(t, dir, func(*Config) {})
+	denied := filepath.Join(t.TempDir(), "denied")
+	write(t, map[string][]byte{denied: nil, filepath.Join(dir, "tokens.yaml"): []byte(`apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: tokens, namespace: shop}
+spec: {jwtRules: [{issuer: "https://issuer.example", jwksUri: "https://127.0.0.1:1/keys"}]}
+`)})
+	s := servePast(t, dir, func(c *Config) { c.DenyList = denied })
 	waitFor(t, "the request is allowed", func() bool { return s.allows(t, "/items", time.Time{}) })
 	before := time.Now()
 	write(t, map[string][]byte{filepath.Join(dir, "deny.yaml"): []byte(`apiVersion: security.istio.io/v1
@@ -126,6 +132,7 @@ spec: {action: DENY, rules: [{to: [{operation: {paths: [/items]}}]}]}
 		t.Errorf("changes = %+v, want the new policy", changes.Objects)
 	}
 	s.explainsPast(t, dir, before)
+	s.saysCurrent(t, denied, before)
 	for want, fields := range map[string]url.Values{
 		"at=yesterday is not a time": {"at": {"yesterday"}},
 		"it begins at":               {"at": {"2001-02-03T04:05:06Z"}},
@@ -137,6 +144,32 @@ spec: {action: DENY, rules: [{to: [{operation: {paths: [/items]}}]}]}
 	}
 	if code, text := s.debugAnswer(t, "changes", url.Values{"from": {"2030-01-01T00:00:00Z"}}, nil); code != http.StatusBadRequest || !strings.Contains(text, "is after to=") {
 		t.Errorf("changes from the future = %d %s, want an error", code, text)
+	}
+}
+
+// saysCurrent checks what the control plane says that answers about the past depend on and that has no
+// history: keys, and the deny list once it has changed.
+func (s *Server) saysCurrent(t *testing.T, denied string, before time.Time) {
+	t.Helper()
+	write(t, map[string][]byte{denied: []byte("serial 01\n")})
+	waitFor(t, "the deny list is in force", func() bool {
+		var r report.Replica
+		s.debugAnswer(t, "proxies", nil, &r)
+		return r.DenyList != nil && r.DenyList.Entries == 1
+	})
+	for at, want := range map[time.Time][]string{before: {"the keys of token issuers", "the deny list"}, time.Now(): {"the keys of token issuers"}} {
+		var d report.Decision
+		if code, body := s.debugAnswer(t, "request", url.Values{"from": {"none"}, "to": {"client.shop"}, "port": {"8080"}, "at": {at.Format(time.RFC3339Nano)}}, &d); !slices.Equal(d.Current, want) {
+			t.Errorf("request = %d %s, want that it depends on %q of now", code, body, want)
+		}
+	}
+	for kind, want := range map[string]bool{"RequestAuthentication": true, "Sidecar": false} {
+		var o report.Object
+		name := map[bool]string{true: "tokens", false: "default"}[want]
+		code, body := s.debugAnswer(t, "explain", url.Values{"kind": {kind}, "namespace": {"shop"}, "name": {name}, "at": {before.Format(time.RFC3339Nano)}}, &o)
+		if o.Then == nil || len(o.Then.Current) > 0 != want {
+			t.Errorf("explain %s = %d %s, want that it depends on keys of now: %t", kind, code, body, want)
+		}
 	}
 }
 

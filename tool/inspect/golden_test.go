@@ -106,7 +106,7 @@ func requests() []report.Decision {
 	allowed.Allowed, allowed.By, allowed.Rule = true, "rule", &readers
 	allowed.Matched = []report.Attribute{{Name: "principals", Value: d.Identity}, {Name: "request.headers[x-team]", Value: strings.Repeat("red ", 30)}}
 	allowed.Asked, allowed.Trials, allowed.Skipped = []report.Asked{{Provider: "oauth", Rule: &ask}}, []report.Trial{{Rule: &tried}, {}}, []string{"shop.count"}
-	allowed.Unrecorded = report.Unrecorded{ServicesSince: ago(time.Hour), MeshSince: ago(2 * time.Hour), Present: []string{"Secrets", "labels of namespaces"}}
+	allowed.Unrecorded = report.Unrecorded{ServicesSince: ago(time.Hour), MeshSince: ago(2 * time.Hour), Present: []string{"Secrets", "labels of namespaces"}, Current: []string{"the keys of token issuers", "the deny list", "the roots of the mesh"}}
 	denied.By, denied.Status, denied.Rule, denied.Identity, denied.Address = "rule", 403, &admin, "", ""
 	denied.Matched = []report.Attribute{{Name: "principals"}, {Name: "paths", Value: "/items"}}
 	none.By, none.Status, none.Others = "no-rule", 403, 0

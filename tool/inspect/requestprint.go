@@ -160,6 +160,9 @@ func (v view) unrecorded(u report.Unrecorded) {
 	if len(u.Present) > 0 {
 		v.say("\nRoutes and Gateways of the Gateway API depend on %s, which are those of now\n", strings.Join(u.Present, ", "))
 	}
+	if len(u.Current) > 0 {
+		v.say("\nAs of now, because they are not recorded: %s\n", strings.Join(u.Current, ", "))
+	}
 }
 
 // gateway prints what a gateway decides that the request passes.

@@ -250,6 +250,9 @@ func (d debugger) explainProxy() (answerOf, error) {
 	out := report.Decided{Proxy: d.describe(st), Objects: []report.Part{}}
 	if d.then {
 		out.Types, out.Held, out.Snapshot = nil, nil, 0 // they are of now
+		if len(d.mesh.KeySourcesOf(st.Proxy)) > 0 {
+			unknown.Current = []string{issuersKeys}
+		}
 		out.Then = &report.Then{At: at, Unrecorded: unknown}
 	}
 	parts := map[model.Key]*report.Part{}

@@ -52,6 +52,9 @@ func (d debugger) request() (answerOf, error) {
 	}
 	out := explainedRequest{Decision: decided}
 	out.Unrecorded = unknown
+	if d.then {
+		out.Current = d.currentFor(decided)
+	}
 	if d.asker.all && d.cfg.Objects != nil && d.query.Get("findings") == "true" {
 		out.Unused = d.unused(decided)
 		if !d.then { // what the stores refused in the past is not known

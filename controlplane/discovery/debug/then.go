@@ -42,7 +42,9 @@ func (d debugger) explainThen(key model.Key) (report.Object, error) {
 		if err == nil {
 			out = earlier.explainObject(key)
 			out.Lacking = nil // certificates are those of now
-			then.Unrecorded = unknown
+			if then.Unrecorded = unknown; earlier.fetchesKeys(key) {
+				then.Current = []string{issuersKeys}
+			}
 		} else {
 			then.NoEffect = err.Error() // what the object was is known
 		}
@@ -94,4 +96,39 @@ func (d debugger) versionAt(past Past, key model.Key, at time.Time) (*report.The
 	}
 	out.Version.Object = h.Versions[i].Object
 	return out, nil
+}
+
+// issuersKeys are what has no history.
+const issuersKeys = "the keys of token issuers"
+
+// fetchesKeys reports whether an object has keys fetched.
+func (d debugger) fetchesKeys(key model.Key) bool {
+	for _, source := range d.mesh.RequestAuthentications.KeySources() {
+		if slices.Contains(source.Objects, key) {
+			return true
+		}
+	}
+	return false
+}
+
+// currentFor returns what a decision about a request of the past depends on that is as now: keys, the deny
+// list if it has changed since, or may have, and the roots of mutual TLS.
+func (d debugger) currentFor(of report.Decision) (out []string) {
+	proxies := []string{of.Proxy}
+	if of.Gateway != nil {
+		proxies = append(proxies, of.Gateway.Proxy)
+	}
+	if slices.ContainsFunc(d.visible(), func(st *Stream) bool {
+		return slices.Contains(proxies, st.Proxy.ID) && len(d.mesh.KeySourcesOf(st.Proxy)) > 0
+	}) {
+		out = append(out, issuersKeys)
+	}
+	at, err := d.moment("at", time.Time{})
+	if list := d.source.DenyList(""); err == nil && list != nil && list.Since.After(at) {
+		out = append(out, "the deny list")
+	}
+	if of.TLS != nil && of.TLS.Mutual {
+		out = append(out, "the roots of the mesh")
+	}
+	return out
 }
