@@ -262,8 +262,9 @@ func detectChains(s *target, mode snapshot.MutualTLS, to inboundTarget) []*liste
 			chain("mtls", true, "tls", requests, true), chain("mtls-tcp", false, "tls", nil, true),
 		}
 	case snapshot.MutualTLSDisabled:
-		return []*listenerv3.FilterChain{
-			chain("plaintext", true, "raw_buffer", plaintextHTTP(), false), chain("plaintext-tcp", false, "", nil, false),
+		return []*listenerv3.FilterChain{ // Envoy does not fall back from chains for raw_buffer to those for any transport
+			chain("tls-passthrough", false, "tls", nil, false),
+			chain("plaintext", true, "raw_buffer", plaintextHTTP(), false), chain("plaintext-tcp", false, "raw_buffer", nil, false),
 		}
 	case snapshot.MutualTLSPermissive:
 	}

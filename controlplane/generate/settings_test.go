@@ -225,6 +225,18 @@ func TestSettingsForAll(t *testing.T) {
 					t.Errorf("%s, %v: %v", name, on, hcm)
 				}
 			}
+			for _, r := range New(Config{HTTP10: on}).Generate(c.build(), c.proxy, xds.TypeListener).Resources {
+				l := &listenerv3.Listener{}
+				if err := r.UnmarshalTo(l); err != nil {
+					t.Fatal(err)
+				}
+				for _, chain := range l.GetFilterChains() {
+					names := chain.GetFilterChainMatch().GetApplicationProtocols()
+					if slices.Contains(names, "h2c") && slices.Contains(names, "http/1.0") != on {
+						t.Errorf("%s, %v: the chain %s of %s detects %q", name, on, chain.GetName(), r.Name, names)
+					}
+				}
+			}
 			named := 0
 			for _, hcm := range managers(t, New(Config{DeniedBy: on}), c.build(), c.proxy) {
 				for _, mapper := range hcm.GetLocalReplyConfig().GetMappers() {

@@ -5,6 +5,7 @@ package envoyconf
 
 import (
 	"fmt"
+	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -18,6 +19,9 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
+
+// http10 is the name of HTTP/1.0 where the protocol is detected.
+const http10 = "http/1.0"
 
 // FirstFreePort is the first unprivileged port.
 const FirstFreePort = 1024
@@ -50,6 +54,9 @@ func ApplyListener(l *listenerv3.Listener, s *model.ProxySettings, gateway bool)
 		kind = inboundRequests
 	}
 	for _, chain := range append(l.GetFilterChains()[:len(l.GetFilterChains()):len(l.GetFilterChains())], l.GetDefaultFilterChain()) {
+		if m := chain.GetFilterChainMatch(); s.HTTP10 && slices.Contains(m.GetApplicationProtocols(), "h2c") && m.GetApplicationProtocols()[0] != http10 { // HTTP is detected
+			m.ApplicationProtocols = append([]string{http10}, m.GetApplicationProtocols()...)
+		}
 		for i, filter := range chain.GetFilters() {
 			changed, err := applyFilter(filter, s, kind)
 			if err != nil {
