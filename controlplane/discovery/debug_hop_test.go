@@ -62,7 +62,7 @@ func TestDebugHop(t *testing.T) {
 	const origin = `"objects":[{"kind":"VirtualService","namespace":"default","name":"routes","source":"routes.yaml:1"}]`
 	for query, wants := range map[string][]string{
 		"port=80&path=/slow": {
-			`"proxy":"cart-1.default","identity"`, `"port":8080,"client":{"proxy":"cart-1.default"`, `"virtual_host":"cart.default.svc.cluster.local:80","route":"slow",` + origin + `,"timeout":"3s","retries":7`,
+			`"proxy":"cart-1.default","identity"`, `"port":8080,"client":{"proxy":"cart-1.default"`, `"virtual_host":"cart.default.svc.cluster.local:80","route":"slow",` + origin + `,"timeout":"3s","timeout_by":"route","retries":7`,
 			`"cluster":"outbound|80|v1|cart.default.svc.cluster.local","percent":100,"objects":[{"kind":"DestinationRule","namespace":"default","name":"subsets","source":"rule.yaml:2"}],"endpoints":["127.1.0.2:8080"],"healthy":1,"all":1,"mutual_tls":1`,
 			`"decided_by":"no-rule"`, // of the workload, which the request reaches
 		},

@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -39,10 +40,14 @@ type wireMesh struct {
 	// port is that of the HTTP proxy of sidecars, 0 for none.
 	port int32
 	// noTLS disables mutual TLS, which requires an agent.
-	noTLS  bool
-	denied *denylist.List
-	server *Server
-	stop   func()
+	noTLS bool
+	// http10 makes proxies accept HTTP/1.0, from the next restart.
+	http10 bool
+	// detection is how long listeners wait for the first bytes of a client; nil is the default of Envoy.
+	detection *durationpb.Duration
+	denied    *denylist.List
+	server    *Server
+	stop      func()
 }
 
 // newWireMesh serves an empty mesh on a free port of an IP address.
@@ -62,7 +67,7 @@ func newWireMesh(t *testing.T, ip string) *wireMesh {
 // start runs a server that knows nothing of an earlier one.
 func (w *wireMesh) start() {
 	w.t.Helper()
-	server, err := New(Config{Generator: generate.New(generate.Config{}), Workers: 2, Logger: slog.New(slog.NewTextHandler(w.logged, nil))})
+	server, err := New(Config{Generator: generate.New(generate.Config{HTTP10: w.http10}), Workers: 2, Logger: slog.New(slog.NewTextHandler(w.logged, nil))})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -105,7 +110,7 @@ func (w *wireMesh) build(change model.Change) {
 // input returns the input of snapshots. The caller holds mu.
 func (w *wireMesh) input() snapshot.Input {
 	settings := meshconfig.Default()
-	settings.ProxyHttpPort = w.port
+	settings.ProxyHttpPort, settings.ProtocolDetectionTimeout = w.port, w.detection
 	if w.noTLS {
 		settings.EnableAutoMtls = wrapperspb.Bool(false)
 	}

@@ -14,9 +14,18 @@ type Hop struct {
 	Route       string `json:"route,omitempty"`
 	// Objects are the objects that decide about the route.
 	Objects []Origin `json:"objects,omitempty"`
-	// Timeout limits the whole request, "" is none; Retries is how often it is repeated at most.
-	Timeout string `json:"timeout,omitempty"`
+	// Timeout limits the whole request, "" is none. TimeoutBy is what sets it: "route" or "grpc-timeout", the
+	// header of the request. PerTry is for each attempt, Idle for a request without a byte. Retries is how
+	// often it is repeated at most.
+	Timeout   string `json:"timeout,omitempty"`
+	TimeoutBy string `json:"timeout_by,omitempty"`
+	PerTry    string `json:"timeout_per_try,omitempty"`
+	Idle      string `json:"timeout_idle,omitempty"`
+	// Wait is how long the listener waits for the first bytes of the client; nil if it does not.
+	Wait    *Wait  `json:"wait,omitempty"`
 	Retries uint32 `json:"retries,omitempty"`
+	// Note says why no route is for a request that is forwarded nevertheless.
+	Note string `json:"note,omitempty"`
 	// Faults are injected into requests of the route: "abort 50 % with status 503".
 	Faults []string `json:"faults,omitempty"`
 	// Destinations receive the request, or a share of such requests.
@@ -30,6 +39,14 @@ type Hop struct {
 	Reason   string `json:"reason,omitempty"`
 	// Tried are the first routes that do not match, and what differs.
 	Tried []Unmatched `json:"tried,omitempty"`
+}
+
+// Wait is how long a listener waits for the first bytes of a client whose server speaks first.
+type Wait struct {
+	// For is "" without end.
+	For string `json:"for,omitempty"`
+	// Closes is true if the connection is closed then; else it is forwarded.
+	Closes bool `json:"closes,omitempty"`
 }
 
 // Unmatched is a route that does not match a request.
@@ -57,8 +74,10 @@ type Destination struct {
 	All       int      `json:"all"`
 	// MutualTLS is how many of the healthy endpoints are reached with mutual TLS of the mesh. TLS is
 	// true for a cluster whose connections are encrypted by a DestinationRule.
-	MutualTLS int  `json:"mutual_tls"`
-	TLS       bool `json:"tls,omitempty"`
+	MutualTLS int `json:"mutual_tls"`
+	// HTTP is the version of HTTP of its connections: "1.1", "2", "" for that of the client or none.
+	HTTP string `json:"http,omitempty"`
+	TLS  bool   `json:"tls,omitempty"`
 	// Anonymous is true if such connections have no certificate of the client.
 	Anonymous bool `json:"anonymous,omitempty"`
 	// Reason says why no endpoint receives requests. Lost is true if they fail.

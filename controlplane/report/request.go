@@ -30,9 +30,11 @@ type Decision struct {
 	Allowed bool `json:"allowed"`
 	// Status is that of the response if a request is refused; 0 if the connection is closed.
 	Status int `json:"status,omitempty"`
-	// By says what decides: route, tls, connection, path, token, rule, no-rule or nothing. It is empty if no
+	// By says what decides: route, tls, connection, protocol, path, token, rule, no-rule or nothing. It is empty if no
 	// proxy of the mesh receives the request.
 	By string `json:"decided_by"`
+	// Wait is how long the listener waits for the first bytes of the client; nil if it does not.
+	Wait *Wait `json:"wait,omitempty"`
 	// Rule decides, because of the attributes in Matched.
 	Rule    *Rule       `json:"rule,omitempty"`
 	Matched []Attribute `json:"matched,omitempty"`

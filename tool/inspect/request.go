@@ -27,7 +27,7 @@ type requestFlags struct {
 	method, path, host, address, sni string
 	port                             uint16
 	headers                          []string
-	jwt                              string
+	jwt, protocol                    string
 	log, id                          string
 	logged                           *logged // the line of the log; may be nil
 	certificates                     bool
@@ -62,6 +62,10 @@ and workload are those with its addresses. If an address is not one of a single 
 or the line has none, as in Envoy's format, name them with --from and --to. The
 proxies decide as they do now.
 
+With --protocol, the client speaks another protocol than HTTP/1.1. The answer names the
+timeout that applies, also that of a gRPC client in a --header grpc-timeout=5S, and how
+long a listener waits for the first bytes of a client whose server speaks first.
+
 With --at, the control plane decides by the objects and the mesh config of that time,
 and by the services and endpoints of then, to 30 s.
 
@@ -85,6 +89,10 @@ The exit code is 0 if the request is allowed, and 1 if it is not, or if some fai
 	flags.StringVar(&f.to, "to", "", "the service or the proxy that the request is sent to")
 	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of services and proxies that are named without one")
 	flags.StringVar(&f.method, "method", http.MethodGet, "method of the request")
+	flags.StringVar(&f.protocol, "protocol", "", "what the client speaks: http/1.0, http/1.1, http/2, grpc, websocket, or, without requests, tcp or server-first (default: http/1.1)")
+	completeValue(cmd, "protocol", func() []string {
+		return []string{"http/1.0", "http/1.1", "http/2", "grpc", "websocket", "tcp", "server-first"}
+	})
 	flags.StringVar(&f.path, "path", "/", "path of the request, with its query")
 	flags.StringVar(&f.host, "host", "", "host of the request (default: that of the service)")
 	flags.Uint16Var(&f.port, "port", 0, "port of the service, or of the workload if --to is a proxy (default: the only one)")
@@ -118,7 +126,7 @@ func (f *requestFlags) fields() (url.Values, error) {
 	}
 	out := url.Values{"header": f.headers}
 	for name, value := range map[string]string{
-		"from": within(f.from), "to": within(f.to), "method": f.method, "path": f.path, "host": f.host, "address": f.address, "sni": f.sni, "jwt": token,
+		"from": within(f.from), "to": within(f.to), "method": f.method, "path": f.path, "host": f.host, "address": f.address, "sni": f.sni, "jwt": token, "protocol": f.protocol,
 	} {
 		if value != "" {
 			out.Set(name, value)

@@ -81,6 +81,8 @@ func (v view) decision(d report.Decision) error {
 		verdict = "Not sent: " + sender + " closes the connection"
 	case d.By == "tls" && d.Status > 0:
 		verdict = fmt.Sprintf("Fails with status %d: the two sides do not use TLS alike", d.Status)
+	case d.By == "protocol" && d.Status == 0:
+		verdict = "Fails: the two sides wait for each other"
 	case d.By == "tls":
 		verdict = "Fails: the two sides do not use TLS alike"
 	case !d.Allowed && d.HTTP:
@@ -97,7 +99,7 @@ func (v view) decision(d report.Decision) error {
 		verdict = "Allowed, unless an external authorizer denies it"
 	}
 	v.say("%s\n", verdict)
-	if d.HTTP {
+	if d.HTTP && d.Method != "" {
 		v.field("request", d.Method+" "+d.Path+", host "+cmp.Or(d.Host, "unknown"))
 	}
 	if d.Gateway != nil {
@@ -113,6 +115,7 @@ func (v view) decision(d report.Decision) error {
 			at += ", like " + count(d.Others, "other proxy", "other proxies")
 		}
 		v.field("at", at)
+		v.waits(d.Wait)
 	}
 	if d.By != "route" || len(d.Client.Destinations) == 0 { // those have their reasons
 		v.because(d)
@@ -198,13 +201,23 @@ func (v view) hop(h report.Hop) {
 	}
 	var limits []string
 	if h.Timeout != "" {
-		limits = append(limits, "timeout "+h.Timeout)
+		limits = append(limits, "timeout "+h.Timeout+map[bool]string{true: " (the grpc-timeout of the request)"}[h.TimeoutBy == "grpc-timeout"])
+	}
+	if h.PerTry != "" {
+		limits = append(limits, h.PerTry+" per attempt")
+	}
+	if h.Idle != "" {
+		limits = append(limits, h.Idle+" without a byte")
 	}
 	if h.Retries > 0 {
 		limits = append(limits, count(int(h.Retries), "retry", "retries"))
 	}
 	if len(limits) > 0 {
 		v.field("", strings.Join(limits, ", "))
+	}
+	v.waits(h.Wait)
+	if h.Note != "" {
+		v.field("", h.Note)
 	}
 	for _, f := range h.Faults {
 		v.field("fault", f)
@@ -229,11 +242,28 @@ func (v view) hop(h report.Hop) {
 			case to.MutualTLS > 0:
 				with = fmt.Sprintf("%d with mutual TLS", to.MutualTLS)
 			}
+			if to.HTTP == "2" && h.VirtualHost != "" {
+				with += ", HTTP/2"
+			}
 			v.field("", fmt.Sprintf("%d of %s, %s: %s", to.Healthy, count(to.All, "endpoint", "endpoints"), with, strings.Join(to.Endpoints, ", ")))
 		}
 		if to.Reason != "" {
 			v.field("", to.Reason)
 		}
+	}
+}
+
+// waits prints how long a listener waits for a client whose server speaks first.
+func (v view) waits(w *report.Wait) {
+	const cure = "name the port tcp-…, mysql or mongo, or set its appProtocol"
+	switch {
+	case w == nil:
+	case w.For == "":
+		v.field("waits", "without end for the first bytes of the client: "+cure)
+	case w.Closes:
+		v.field("waits", w.For+" for the first bytes of the client, and closes the connection: "+cure)
+	default:
+		v.field("waits", w.For+" for the first bytes of the client, then forwards the connection: "+cure)
 	}
 }
 

@@ -93,8 +93,13 @@ func (d debugger) sentBy(st *Stream, r decision.Request, proxyPort uint32) (*rep
 		Proxy: st.Proxy.ID, Listener: routed.Listener, Routes: routed.Routes, VirtualHost: routed.VirtualHost, Route: routed.Route,
 		Status: routed.Status, Location: routed.Location, Reason: routed.Reason, Faults: routed.Faults,
 	}
-	if timeout := routed.Action.GetTimeout().AsDuration(); timeout > 0 {
-		out.Timeout = timeout.String()
+	out.Timeout, out.TimeoutBy, out.PerTry, out.Idle = text(routed.Limits.Whole), routed.Limits.By, text(routed.Limits.PerTry), text(routed.Limits.Idle)
+	out.Wait = waitOf(routed.Wait)
+	if r.Version == decision.HTTP10 && r.Method != "" && routed.Routes == "" && len(routed.Clusters) > 0 {
+		out.Note = "the listener does not take HTTP/1.0 for HTTP, so that no route is for it: set HTTP10=1 in the metadata of the proxy, or PILOT_HTTP10"
+	}
+	if r.Method == "" && routed.Routes != "" {
+		out.Status, out.Reason = notHTTP(r)
 	}
 	if retries := routed.Action.GetRetryPolicy(); retries != nil {
 		out.Retries = max(retries.GetNumRetries().GetValue(), 1)
@@ -115,6 +120,9 @@ func (d debugger) sentBy(st *Stream, r decision.Request, proxyPort uint32) (*rep
 		}
 		if to.Lost {
 			lost += to.Percent
+		}
+		if up := r.Upgrade(); up != "" && to.HTTP == decision.HTTP2 && to.Reason == "" {
+			to.Reason = "the upgrade to " + up + " is sent as CONNECT of HTTP/2 (RFC 8441), which few servers accept: name the port http"
 		}
 		out.Destinations = append(out.Destinations, to)
 	}
@@ -197,6 +205,7 @@ func (d debugger) destination(set func(string) *xds.Set, share decision.Share) (
 			out.Objects = append(out.Objects, report.Origin{Ref: refOf(key), Source: obj.Source})
 		}
 	}
+	out.HTTP = versionOf(c)
 	tls := &tlsv3.UpstreamTlsContext{}
 	if out.TLS = c.GetTransportSocket() != nil; out.TLS && c.GetTransportSocket().GetTypedConfig().UnmarshalTo(tls) == nil {
 		common := tls.GetCommonTlsContext()

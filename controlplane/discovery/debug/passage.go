@@ -83,7 +83,8 @@ func (d debugger) passed(p passage, named target) (report.Decision, error) {
 	}
 	p.request.Identity, p.request.Server, p.request.Port = p.from.identity, to.address, to.port
 	p.request.TLS = p.request.TLS || to.sent.Anonymous
-	if p.request.SNI == "" && p.request.Identity == "" {
+	p.request.Version = forwarded(p.request, to.sent)
+	if p.request.SNI == "" && p.request.Identity == "" && p.request.Method != "" {
 		p.request.SNI, _, _ = strings.Cut(p.request.Host, ":")
 	}
 	return d.received(p, to)
@@ -111,6 +112,10 @@ func (d debugger) received(p passage, to target) (report.Decision, error) {
 		Replica: d.cfg.Replica, Proxy: to.stream.Proxy.ID, Others: to.others, Identity: r.Identity, Port: r.Port,
 		Client: p.hop, Gateway: p.through, HTTP: v.HTTP, Method: r.Method, Host: r.Host, Path: cmp.Or(v.Path, r.Path),
 		Allowed: v.Allowed, Status: v.Status, By: string(v.By), Reason: v.Reason, Skipped: v.Skipped,
+	}
+	if out.Wait = waitOf(v.Wait); r.Method == "" && v.HTTP && v.Allowed {
+		status, reason := notHTTP(r)
+		out.Allowed, out.Status, out.By, out.Reason = false, int(status), string(decision.ByProtocol), reason
 	}
 	if r.Peer.IsValid() {
 		out.Address = r.Peer.String()

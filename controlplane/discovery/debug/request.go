@@ -174,6 +174,9 @@ func (d debugger) composed(from client, to target) (decision.Request, error) {
 	if token := d.query.Get("jwt"); token != "" {
 		r.Header["authorization"] = append(r.Header["authorization"], "Bearer "+token)
 	}
+	if err := speak(&r, d.query.Get("protocol")); err != nil {
+		return r, err
+	}
 	r.Refused = d.query.Get("refused") == "true"
 	if text := d.query.Get("claims"); text != "" {
 		if err := json.Unmarshal([]byte(text), &r.Claims); err != nil {

@@ -77,12 +77,18 @@ func (e *Envoy) Decide(r Request) (Verdict, error) {
 		f.identity = r.Identity
 	}
 	out := Verdict{HTTP: c.hcm != nil, Allowed: true, By: ByNothing, Skipped: c.skipped, Plaintext: c.tls == nil}
+	if r.Silent && !tls {
+		out.Wait = waits(l, r.Port)
+	}
 	if c.hcm == nil {
 		out.run(c.stream, f)
 		return out, nil
 	}
 	if out.run(c.stream, f); !out.Allowed || r.Method == "" {
 		return out, nil
+	}
+	if status, no := r.refuses(c.hcm, nil); status > 0 {
+		return Verdict{HTTP: true, By: ByProtocol, Status: status, Reason: no}, nil
 	}
 	if f.path, err = normalized(c.hcm, r.Path, e.minor); err != nil {
 		return Verdict{HTTP: true, By: ByPath, Status: 400, Reason: err.Error()}, nil
@@ -134,7 +140,7 @@ func (r Request) connection(tls bool) connection {
 	case r.Method == "":
 		c.sni, c.alpn = "", nil
 	default:
-		c.sni, c.alpn = "", []string{"http/1.1"}
+		c.sni, c.alpn = "", r.plainALPN()
 	}
 	return c
 }

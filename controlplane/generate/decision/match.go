@@ -25,7 +25,7 @@ type Tried struct {
 
 // application returns the attributes of the connection of an application to its proxy.
 func (r Request) application() connection {
-	c := connection{server: r.Server, port: r.Port, tls: r.TLS, alpn: []string{"http/1.1"}}
+	c := connection{server: r.Server, port: r.Port, tls: r.TLS, alpn: r.plainALPN()}
 	if r.Method == "" {
 		c.alpn, c.tls = nil, r.SNI != ""
 	}

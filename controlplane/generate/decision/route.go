@@ -46,6 +46,10 @@ type Routed struct {
 	// Envoy does not end.
 	Path, Host string
 	TLS        bool
+	// Limits are the timeouts of a request that is sent on, and Wait is how long the listener waits for
+	// bytes of a client that sends none; nil if it does not.
+	Limits Limits
+	Wait   *Wait
 }
 
 // Share is a share of the requests that match a route.
@@ -81,6 +85,9 @@ func (e *Envoy) Route(r Request, proxyPort uint32, routes func(name string) *rou
 		out.Reason = "no filter chain of the listener accepts the connection"
 		return out, nil
 	}
+	if r.Silent && !tls {
+		out.Wait = waits(l, r.Port)
+	}
 	out.Path, out.Host, out.TLS = r.Path, r.Host, tls && chain.GetTransportSocket() == nil
 	for _, f := range chain.GetFilters() {
 		hcm, tcp, redis := &hcmv3.HttpConnectionManager{}, &tcpproxyv3.TcpProxy{}, &redisv3.RedisProxy{}
@@ -96,7 +103,7 @@ func (e *Envoy) Route(r Request, proxyPort uint32, routes func(name string) *rou
 			r.TLS = tls
 			return out, e.route(&out, hcm, r, routes)
 		case packed.MessageIs(tcp) && packed.UnmarshalTo(tcp) == nil:
-			out.Clusters = sharesOf(tcp)
+			out.Clusters, out.Limits.Idle = sharesOf(tcp), tcp.GetIdleTimeout().AsDuration()
 			return out, nil
 		case packed.MessageIs(redis) && packed.UnmarshalTo(redis) == nil:
 			out.Clusters = []Share{{redis.GetPrefixRoutes().GetCatchAllRoute().GetCluster(), 100}}
@@ -167,6 +174,12 @@ func (e *Envoy) route(out *Routed, hcm *hcmv3.HttpConnectionManager, r Request, 
 		out.Routes, out.Status, out.Reason = hcm.GetRds().GetRouteConfigName(), 404, "the client does not have the routes of the listener"
 		return nil
 	}
+	early := r
+	early.Header = nil // upgrades depend on the route
+	if status, no := early.refuses(hcm, nil); status > 0 {
+		out.Status, out.Reason = uint32(status), no
+		return nil
+	}
 	path, err := normalized(hcm, r.Path, e.minor)
 	if err != nil {
 		out.Status, out.Reason = 400, err.Error()
@@ -195,7 +208,14 @@ func (e *Envoy) route(out *Routed, hcm *hcmv3.HttpConnectionManager, r Request, 
 		}
 		if differs == nil {
 			out.Route = one.GetName()
+			if status, no := r.refuses(hcm, one.GetRoute()); status > 0 {
+				out.Status, out.Reason = uint32(status), no
+				return nil
+			}
 			out.take(one, f)
+			if out.Action != nil {
+				out.Limits = limits(hcm, out.Action, r.Header)
+			}
 			out.rewrite(one)
 			return nil
 		}

@@ -25,6 +25,10 @@ type Request struct {
 	Peer, Server netip.Addr
 	Port         uint32
 
+	// Version is that of HTTP. Silent is true for a connection whose client waits for the server to speak first.
+	Version string
+	Silent  bool
+
 	Method, Host, Path string
 	Header             map[string][]string // the names are in lower case
 	Now                time.Time           // when tokens are validated
@@ -52,6 +56,7 @@ type By string
 const (
 	ByConnection By = "connection" // no filter chain accepts the connection, or its TLS handshake fails
 	ByPath       By = "path"       // the path cannot be normalized
+	ByProtocol   By = "protocol"   // the version of HTTP, or the upgrade, is not accepted
 	ByToken      By = "token"      // a token is invalid
 	ByRule       By = "rule"       // a rule matches
 	ByNoRule     By = "no-rule"    // rules that allow requests exist, and none of them matches
@@ -74,6 +79,8 @@ type Verdict struct {
 	Path string
 	// Plaintext is true if the port does not end TLS.
 	Plaintext bool
+	// Wait is how long the listener waits for bytes of a client that sends none; nil if it does not.
+	Wait *Wait
 	// Asked are the external authorizers that are asked. Each of them may still refuse the request.
 	Asked []Asked
 	// Candidates are rules that would allow the request, and why they do not match.
