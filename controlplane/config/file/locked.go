@@ -41,7 +41,10 @@ func (s *Store) locked(ctx context.Context, verb string, key model.Key, write fu
 		release, err := lockDir(ctx, s.cfg.Dir)
 		switch {
 		case isReadOnly(err):
-			err = write(true)
+			denied := err
+			if err = write(true); errors.Is(err, config.ErrReadOnly) {
+				return fmt.Errorf("%s %s: %w (%w)", verb, key, err, denied)
+			}
 		case err != nil:
 			return fmt.Errorf("%s %s: %w", verb, key, err)
 		default:

@@ -125,7 +125,7 @@ func (x fileIndex) problems() (all []placed) {
 		for _, c := range f.objects {
 			if w, double := winners[c.Key]; double && !f.held() && w.file != f {
 				list = append(list, model.Problem{Object: c.Key, Source: c.Source, Reason: fmt.Sprintf(
-					"the same object is in %s, which comes first: remove one of them", w.object.Source)})
+					"the same object is in %s, which comes first: remove one of them from its file; a deletion of the object removes all", w.object.Source)})
 			}
 		}
 		all = append(all, placed{func(int) string { return f.path }, list})
