@@ -61,7 +61,11 @@ func newGetCommand(cfg Config) *cobra.Command {
 				}
 				if len(args) == 1 && !strings.Contains(args[0], "/") && pick.selector == "" {
 					for _, p := range pick.notShown(s, of, found) {
-						r.fail("%s: %v", display(p.Object), whyMissing(s, p.Object))
+						if p.Object.Name == "" {
+							r.fail("%s: %s; the list may lack its objects", p.Source, p.Reason)
+						} else {
+							r.fail("%s: %v", display(p.Object), whyMissing(s, p.Object))
+						}
 					}
 				}
 				if len(found) == 0 && len(missing) == 0 && r.failed == 0 {

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/file"
 )
 
 // TestNarrowTerminal checks that the tables of get fit a terminal, and are in full elsewhere.
@@ -54,4 +57,14 @@ func TestDocuments(t *testing.T) {
 	if code, out, errs := s.run("validate", "-f", filepath.Join(s.dir, "bad.yaml"), "-o", "yaml"); code != 1 || errs != "" || !strings.Contains(out, "\n  source: bad.yaml:4\n") || !strings.Contains(out, "did you mean") {
 		t.Errorf("validate -o yaml: got exit code %d\n%s%s", code, out, errs)
 	}
+}
+
+// TestGetUnreadableFile checks that a list names the files that may have more objects.
+func TestGetUnreadableFile(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.file("config/broken.yaml", "kind: [\n")
+	dir := filepath.Join(s.dir, "config")
+	s.open = func(string) (config.Store, error) { return file.New(file.Config{Dir: dir, Name: "fs://config"}) }
+	s.want("get dr", 1, "", "error: config/broken.yaml:1: this is not YAML: did not find expected node content; the list may lack its objects\n")
 }

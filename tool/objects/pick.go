@@ -158,7 +158,7 @@ func whyMissing(s config.Reader, key model.Key) error {
 }
 
 // notShown returns the problems of invalid objects that a list of the kinds would otherwise
-// contain.
+// contain, and of files that cannot be read, which may have more.
 func (p *picker) notShown(s config.Reader, of []model.Kind, found []*model.Config) (list []model.Problem) {
 	shown := map[model.Key]bool{}
 	for _, c := range found {
@@ -166,6 +166,9 @@ func (p *picker) notShown(s config.Reader, of []model.Kind, found []*model.Confi
 	}
 	for _, problem := range s.Problems() {
 		sch, ok := schema.Of(problem.Object.Kind)
+		if !problem.Warning && problem.Object.Name == "" {
+			list = append(list, problem)
+		}
 		if problem.Warning || problem.Object.Name == "" || shown[problem.Object] || !ok || !slices.Contains(of, sch.Kind) {
 			continue
 		}
