@@ -87,19 +87,19 @@ func TestShopDenied(t *testing.T) {
 	// Connections of scrapers stay open: the next request on them is refused.
 	scraped(map[string]int{"frontend": http.StatusForbidden, "orders": http.StatusOK})
 
-	status := func(want string) {
+	status := func(fails bool, want string) {
 		t.Helper()
 		eventually(t, 2*time.Minute, func() string {
 			time.Sleep(20 * time.Millisecond)
-			if out, err := s.tool("status"); err != nil || !strings.Contains(out, want) {
+			if out, err := s.tool("status"); (err != nil) != fails || !strings.Contains(out, want) {
 				return fmt.Sprintf("outrigger status lacks %q, %v:\n%s", want, err, out)
 			}
 			return ""
 		})
 	}
-	status("acknowledged by 3 of 3 proxies.") // the stream of the denied workload was closed
+	status(false, "acknowledged by 3 of 3 proxies.") // the stream of the denied workload was closed
 	deny("spiffe://cluster.local/ns/default/sa/frontend\nbroken\n")
-	status("its newest text is not in force: line 2: ")
+	status(true, "the newest text of the deny list is not in force: line 2: ")
 
 	deny("# nobody\n")
 	began = time.Now()

@@ -190,7 +190,7 @@ func (p plugins) inForce(t *testing.T, kind, name string) {
 // rejected waits until all tools report a plugin as rejected.
 func (p plugins) rejected(t *testing.T, kind, name string) {
 	t.Helper()
-	p.says(t, true, []string{"explain", kind + "/" + name}, "0 of 2 proxies have it in force", "2 have rejected it")
+	p.says(t, false, []string{"explain", kind + "/" + name}, "0 of 2 proxies have it in force", "2 have rejected it")
 	p.says(t, true, []string{"describe", kind, name, "--store", p.store()}, "reason: Rejected")
 	p.says(t, false, []string{"status"}, "ECDS", "REJECTED", "default."+name)
 }

@@ -84,7 +84,7 @@ func TestRejected(t *testing.T) {
 		{[]string{"status"}, []string{"REJECTED", "HELD BACK", "program size of"}},
 	} {
 		out, err := s.tool(call.args...)
-		if fails := call.args[0] == "status"; (err != nil) != fails {
+		if fails := call.args[0] != "describe"; (err != nil) != fails {
 			t.Errorf("%v: %v: %s", call.args, err, out)
 		}
 		wantAll(t, call.args[0], out, call.want)

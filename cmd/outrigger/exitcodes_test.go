@@ -49,7 +49,7 @@ func answered(w http.ResponseWriter, r *http.Request) {
 	standing := report.Standing{Proxy: proxy.Name, State: report.Synced, Since: time.Now()}
 	found := analyze.Result{Findings: []analyze.Finding{}}
 	decision := report.Decision{Proxy: proxy.Name, Allowed: state == "well", By: "no-rule"}
-	change := report.WhatIf{}
+	change, replica := report.WhatIf{}, report.Replica{}
 	switch state {
 	case "rejected":
 		standing.State, proxy.Types[0].State = report.Rejected, report.Rejected
@@ -66,11 +66,13 @@ func answered(w http.ResponseWriter, r *http.Request) {
 		found.Findings = append(found.Findings, analyze.Finding{Code: "IST0133", Severity: analyze.Warning, Message: "no such host."})
 	case "lacking":
 		object.Lacking = []string{"credentialName shop/edge"}
+	case "faulty":
+		replica.Faults = []string{"the history of objects: damaged"}
 	case "gone":
 		object.Found = false
 	}
-	object.Proxies = []report.Standing{standing}
-	doc := map[string]any{"proxies": report.Replica{Proxies: []report.Proxy{proxy}}, "explain": object, "analyze": found, "request": decision, "whatif": change}[path.Base(r.URL.Path)]
+	object.Proxies, replica.Proxies = []report.Standing{standing}, []report.Proxy{proxy}
+	doc := map[string]any{"proxies": replica, "explain": object, "analyze": found, "request": decision, "whatif": change}[path.Base(r.URL.Path)]
 	if r.URL.Query().Has("proxyID") {
 		doc = report.Decided{Proxy: proxy, Problems: object.Problems}
 	}
@@ -101,7 +103,7 @@ func TestExitTable(t *testing.T) {
 		"diff":            {0: {"-f DIR/good.yaml --store fs://DIR/store"}, 1: {"-f DIR/good.yaml --store fs://DIR/empty"}, 2: {"-f DIR/none --store fs://DIR/store", "-f DIR/bad.yaml --store fs://DIR/store"}},
 		"validate":        {0: {"-f DIR/good.yaml", "-f DIR/warned.yaml"}, 1: {"-f DIR/bad.yaml", "--strict -f DIR/warned.yaml"}, 2: {"-f DIR/none"}},
 		"analyze":         {0: {"--control AT/well", "--control AT/warned"}, 1: {"--control AT/invalid", "--control AT/warned --failure-threshold warning", "--control 127.0.0.1:1"}, 2: {"--failure-threshold no"}},
-		"status":          {0: {"--control AT/well", "web --control AT/well"}, 1: {"--control AT/stale", "--control AT/rejected", "--control AT/held-back", "web --control AT/rejected", "--control 127.0.0.1:1"}, 2: {"a b"}},
+		"status":          {0: {"--control AT/well", "--control AT/warned", "web --control AT/well"}, 1: {"--control AT/stale", "--control AT/invalid", "--control AT/invalid -o json", "--control AT/faulty", "--control AT/rejected", "--control AT/held-back", "web --control AT/rejected", "--control 127.0.0.1:1"}, 2: {"a b"}},
 		"explain":         {0: {"IST0101", "vs/web.shop --control AT/well", "vs/web.shop --control AT/warned", "web.shop --control AT/well"}, 1: {"vs/web.shop --control AT/gone", "vs/web.shop --control AT/invalid", "vs/web.shop --control AT/rejected", "vs/web.shop --control AT/held-back", "vs/web.shop --control AT/lacking", "web.shop --control AT/rejected", "web.shop --control AT/invalid", "vs/web.shop --control 127.0.0.1:1"}, 2: {"nothing/web"}},
 		"explain request": {0: {"--from a --to b --control AT/well"}, 1: {"--from a --to b --control AT/rejected", "--from a --to b --control 127.0.0.1:1"}, 2: {"--from a"}},
 		"what-if":         {0: {"-f DIR/good.yaml --control AT/well", "-f DIR/good.yaml --fail-on none --control AT/invalid"}, 1: {"-f DIR/good.yaml --control AT/invalid"}, 2: {"-f DIR/none", "-f DIR/good.yaml --control 127.0.0.1:1"}},

@@ -40,6 +40,9 @@ type Config struct {
 	Poll        time.Duration         // interval for reading the store and the plugged-in files; zero means 10 s
 	Logger      *slog.Logger          // nil means slog.Default()
 	Registerer  prometheus.Registerer // nil means no metrics
+	// Fault is called with what is wrong and the error, and with no error once it is well again; nil
+	// means nobody listens.
+	Fault func(what, err string)
 }
 
 // RootConfig configures self-signed roots.

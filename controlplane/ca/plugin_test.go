@@ -343,7 +343,11 @@ func TestPluggedInvalidReplacement(t *testing.T) {
 		log, reg := &syncBuffer{}, prometheus.NewRegistry()
 		one, two := newPKI(t, "one"), newPKI(t, "two")
 		write(t, plugged, one.files(t))
-		a := replica(t, func(c *ca.Config) { c.PluginDir, c.Logger, c.Registerer = plugged, textLog(log), reg })
+		fault := map[string]string{}
+		a := replica(t, func(c *ca.Config) {
+			c.PluginDir, c.Logger, c.Registerer, c.Fault = plugged, textLog(log), reg, func(what, err string) { fault[what] = err }
+		})
+		what := "the plugged-in certificate authority in " + plugged + " is rejected; the last valid one stays in force"
 		bad := two.files(t)
 		bad["ca-key.pem"] = keyPEM(t, one.rootKey)
 		for i, files := range []map[string][]byte{bad, {"root-cert.pem": []byte("x")}, {"ca-key.pem": nil}} {
@@ -359,9 +363,15 @@ func TestPluggedInvalidReplacement(t *testing.T) {
 			if gauge(t, reg, "outrigger_control_ca_plugged_rejected") != 1 {
 				t.Errorf("invalid files %d: the metric is not 1", i)
 			}
+			if fault[what] == "" {
+				t.Errorf("invalid files %d: the faults are %q", i, fault)
+			}
 		}
 		write(t, plugged, one.files(t))
 		time.Sleep(time.Hour)
+		if fault[what] != "" {
+			t.Errorf("valid files: the faults are %q", fault)
+		}
 		if gauge(t, reg, "outrigger_control_ca_plugged_rejected") != 0 || !strings.Contains(log.String(), "is valid again") {
 			t.Error("the metric or the log does not report that the files are valid again")
 		}

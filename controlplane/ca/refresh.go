@@ -18,18 +18,31 @@ import (
 // the required change, so that the second attempt finds nothing to do.
 const conflicts = 5
 
-// said contains the last logged error of each kind, so that each error is logged once.
-type said struct{ save, material, plugin, crl, old, ending string }
+// said contains the last error of each kind, so that each error is logged once.
+type said struct{ save, grown, material, plugin, crl, old, ending string }
+
+// Messages with several callers.
+const (
+	unsavedRoots    = "the history of roots cannot be stored: a restart forgets those that were replaced"
+	unsavedLifetime = "the longest lifetime of certificates cannot be stored; retrying"
+	rejectedCRL     = "the revocation lists are rejected; the last valid ones stay in force"
+	endingAuthority = "the certificate authority expires and is not renewed automatically: replace it"
+)
 
 // say logs an error that was not logged yet. A nil error means that the problem is resolved.
 func (a *Authority) say(last *string, message string, err error) {
-	if err == nil {
-		*last = ""
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if *last == text {
 		return
 	}
-	if *last != err.Error() {
-		*last = err.Error()
+	if *last = text; err != nil {
 		a.cfg.Logger.Warn(message, "err", err)
+	}
+	if a.cfg.Fault != nil {
+		a.cfg.Fault(message, text)
 	}
 }
 
@@ -97,11 +110,12 @@ func (a *Authority) attempt(ctx context.Context) error {
 	a.publish(d.state)
 	if saveErr != nil && a.pluggedIn() != nil {
 		// The signing key is not in the store; only the history is missing there.
-		a.say(&a.said.save, "the history of roots cannot be stored: a restart forgets those that were replaced", saveErr)
+		a.say(&a.said.save, unsavedRoots, saveErr)
 		return nil
 	}
 	if saveErr == nil {
-		a.said.save = ""
+		a.say(&a.said.save, unsavedRoots, nil)
+		a.say(&a.said.grown, unsavedLifetime, nil)
 	}
 	return saveErr
 }
@@ -333,9 +347,10 @@ func (a *Authority) target(d *decision, rec *record, kept *keptPairs, now time.T
 func (a *Authority) warnOfEnd(s *signer, now time.Time) {
 	whole, rest := s.cert.NotAfter.Sub(s.cert.NotBefore), s.notAfter.Sub(now)
 	if s.kind == kindSelfSigned && a.cfg.Root.Check > 0 || rest > whole/100*time.Duration(a.cfg.Root.Grace) {
+		a.say(&a.said.ending, endingAuthority, nil)
 		return
 	}
-	a.say(&a.said.ending, "the certificate authority expires and is not renewed automatically: replace it",
+	a.say(&a.said.ending, endingAuthority,
 		fmt.Errorf("%s authority %s ends at %s", s.kind, s.cert.Subject, s.notAfter.UTC().Format(time.RFC3339)))
 }
 
@@ -376,12 +391,12 @@ func (a *Authority) revocations(m Material, s *state) *revocations {
 		text = a.plugin.crl
 	}
 	if text == nil {
-		a.say(&a.said.crl, "", nil)
+		a.say(&a.said.crl, rejectedCRL, nil)
 		return nil
 	}
 	issuers := append(append(extraRoots{s.signer.cert}, s.signer.chain...), s.trusted...)
 	r, err := readCRL(text, issuers)
-	a.say(&a.said.crl, "the revocation lists are rejected; the last valid ones stay in force", err)
+	a.say(&a.said.crl, rejectedCRL, err)
 	if err == nil {
 		return r
 	}

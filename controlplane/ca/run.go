@@ -88,7 +88,7 @@ func (a *Authority) look(ctx context.Context) time.Duration {
 // readPlugin reads the plugged-in files. It returns true if they are invalid for the first time,
 // because they may be in the middle of a replacement.
 func (a *Authority) readPlugin() (again bool) {
-	before := a.plugin.rejected
+	before, rejected := a.plugin.rejected, "the plugged-in certificate authority in "+a.cfg.PluginDir+" is rejected; the last valid one stays in force"
 	changed, err := a.plugin.read()
 	switch {
 	case err != nil && a.plugin.rejected != before:
@@ -98,13 +98,13 @@ func (a *Authority) readPlugin() (again bool) {
 			a.metrics.reloads.WithLabelValues("rejected").Inc()
 		}
 		a.metrics.rejected.Set(1)
-		a.say(&a.said.plugin, "the plugged-in certificate authority in "+a.cfg.PluginDir+" is rejected; the last valid one stays in force", err)
+		a.say(&a.said.plugin, rejected, err)
 		return false
 	}
 	if a.said.plugin != "" {
 		a.cfg.Logger.Info("the plugged-in certificate authority is valid again", "path", a.cfg.PluginDir)
 	}
-	a.said.plugin = ""
+	a.say(&a.said.plugin, rejected, nil)
 	a.metrics.rejected.Set(0)
 	if changed {
 		a.metrics.reloads.WithLabelValues("applied").Inc()

@@ -163,7 +163,7 @@ func (a *Authority) remember(ctx context.Context, st *state, longest time.Durati
 	st.longest.Store(int64(longest))
 	a.grown = true
 	if err := a.refresh(ctx); err != nil {
-		a.say(&a.said.save, "the longest lifetime of certificates cannot be stored; retrying", err)
+		a.say(&a.said.grown, unsavedLifetime, err)
 	}
 }
 

@@ -88,6 +88,9 @@ type Config struct {
 	FilesOnly  bool
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
+	// Fault is called with what is wrong and the error, and with no error once it is well again; nil
+	// means nobody listens.
+	Fault func(what, err string)
 }
 
 // Follower follows the mesh config and the networks: in files, or where there
@@ -314,7 +317,7 @@ func (m *Follower) look(apply func(next, before *Settings) error, done func()) {
 				m.log.Info("the mesh config is valid again and in force", "source", from)
 			}
 			p.said = ""
-			m.rejected.WithLabelValues(p.name).Set(0)
+			m.rejection(p, "")
 			continue
 		}
 		before := m.current.Load()
@@ -340,7 +343,7 @@ func (m *Follower) look(apply func(next, before *Settings) error, done func()) {
 			m.warnFields(before.Mesh, &next)
 		}
 		p.taken, p.said = docs, ""
-		m.rejected.WithLabelValues(p.name).Set(0)
+		m.rejection(p, "")
 		m.reloads.WithLabelValues(p.name, "applied").Inc()
 		m.log.Info("a change of the mesh config is in force", "source", from)
 	}
@@ -369,7 +372,15 @@ func (m *Follower) reject(p *part, docs [][]byte, from string, err error) {
 		m.reloads.WithLabelValues(p.name, "rejected").Inc()
 	}
 	p.tried, p.said = docs, err.Error()
-	m.rejected.WithLabelValues(p.name).Set(1)
+	m.rejection(p, from+": "+err.Error())
+}
+
+// rejection reports why the newest version of a part is rejected; an empty reason means that it is in force.
+func (m *Follower) rejection(p *part, reason string) {
+	m.rejected.WithLabelValues(p.name).Set(float64(min(1, len(reason))))
+	if m.cfg.Fault != nil {
+		m.cfg.Fault("a change of the mesh config ("+p.name+") is rejected; the last good one stays in force", reason)
+	}
 }
 
 // warn names fields that nobody knows, if they are news.

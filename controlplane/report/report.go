@@ -42,12 +42,13 @@ type Replica struct {
 	// Pushed is when the newest one went out.
 	Snapshot uint64    `json:"snapshot"`
 	Pushed   time.Time `json:"pushed"`
-	// Problems is how many are known of objects.
-	Problems int `json:"problems"`
+	// Problems is how many are known of objects, and ProblemsHash changes with them.
+	Problems     int    `json:"problems"`
+	ProblemsHash string `json:"problems_hash,omitempty"`
 	// DenyList is nil if there is none, or if the caller may not know of it.
 	DenyList *DenyList `json:"deny_list,omitempty"`
-	// History is what is wrong with the recorded versions of objects, if the caller may know of it.
-	History string `json:"history_problem,omitempty"`
+	// Faults is what is wrong with the control plane, if the caller may know of it.
+	Faults []string `json:"faults,omitempty"`
 	// Credentials are those of the replica that end, if the caller may know of them; the first to end first.
 	Credentials []Credential `json:"credentials,omitempty"`
 	Proxies     []Proxy      `json:"proxies"`

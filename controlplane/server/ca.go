@@ -87,7 +87,7 @@ func (s *Server) openAuthority(ctx context.Context, cfg Config, reg prometheus.R
 	authority := ca.Config{
 		Dir: cfg.stateDir(), PluginDir: cfg.CA.PluginDir, TrustDomain: s.snapshots.mesh.GetTrustDomain(),
 		Root: cfg.CA.Root, MaxTTL: cfg.CA.MaxTTL, Propagation: cfg.CA.Propagation,
-		Logger: s.log.With("component", "ca"), Registerer: reg,
+		Logger: s.log.With("component", "ca"), Registerer: reg, Fault: s.faults.set,
 	}
 	if s.kube != nil && cfg.StateDir == "" {
 		store, err := kube.NewAuthorityStore(s.kube, cfg.Namespace)

@@ -44,8 +44,8 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
 		Preview: func() debug.Generator { return generate.New(cfg.Generate) }, Propose: s.propose,
 		Objects: s.objects.store, Stores: s.objects.store.Names(), Changed: s.history.changed, Past: s.revisions, PastServices: services,
-		Problems:    func() []debug.KnownProblem { return s.history.problems(s.objects.store.Problems()) },
-		PastProblem: s.revisions.Problem, Credentials: s.ends,
+		Problems: func() []debug.KnownProblem { return s.history.problems(s.objects.store.Problems()) },
+		Faults:   s.faultsNow, Credentials: s.ends,
 		DenyListProblem: func() string {
 			if err := s.objects.denyList.Err(); err != nil {
 				return err.Error()

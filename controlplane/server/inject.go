@@ -69,6 +69,7 @@ type injection struct {
 	texts   map[string]string // of the files, by their names
 	changed chan struct{}
 	said    string // the last error, so that it is logged once
+	fault   func(what, err string)
 
 	current  atomic.Pointer[inject.Injector] // without the mesh config
 	rejected prometheus.Gauge
@@ -82,6 +83,7 @@ func (s *Server) newInjection(cfg Config, reg prometheus.Registerer) (*injection
 	i := &injection{
 		log: s.log.With("component", "inject"), cfg: cfg.Inject, revision: cfg.Revision, version: cfg.Version, compliance: cfg.Compliance, settings: s.settings, objects: s.objects.store,
 		deploys: func(namespace string) { s.objects.conversion.deploys(namespace) },
+		fault:   s.faults.set,
 		texts:   map[string]string{}, changed: make(chan struct{}, 1), name: injectorMap,
 		rejected: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "outrigger_control_injector_config_rejected", Help: "1 while the newest configuration of the injector is invalid and the last valid one is used.",
@@ -240,6 +242,7 @@ func (i *injection) report(source string, err error) {
 	switch {
 	case err != nil:
 		i.rejected.Set(1)
+		i.fault(injectorFault, source+": "+err.Error())
 		if i.said != err.Error() {
 			if i.current.Load() == nil {
 				i.log.Warn("the configuration of the injector is invalid; pods that need a proxy are refused", "source", source, "err", err)
@@ -250,6 +253,7 @@ func (i *injection) report(source string, err error) {
 		}
 	default:
 		i.rejected.Set(0)
+		i.fault(injectorFault, "")
 		i.said = ""
 		i.log.Info("a change of the configuration of the injector is in force", "source", source)
 	}

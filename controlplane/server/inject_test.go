@@ -28,8 +28,9 @@ func TestInjectionFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	var known faults
 	start := func() (*injection, error) {
-		i := &injection{log: slog.New(slog.DiscardHandler), cfg: InjectConfig{Dir: dir}, version: "1", texts: map[string]string{}, rejected: prometheus.NewGauge(prometheus.GaugeOpts{})}
+		i := &injection{fault: known.set, log: slog.New(slog.DiscardHandler), cfg: InjectConfig{Dir: dir}, version: "1", texts: map[string]string{}, rejected: prometheus.NewGauge(prometheus.GaugeOpts{})}
 		return i, i.readFiles()
 	}
 	write(injectorConfig, "policy: sometimes")
@@ -64,11 +65,11 @@ func TestInjectionFiles(t *testing.T) {
 		t.Errorf("a valid configuration with invalid values: error %v, policy %s", err, i.current.Load().Config.Policy)
 	}
 	i.report(dir, errors.New("wrong"))
-	if testutil.ToFloat64(i.rejected) != 1 {
-		t.Error("the metric is not 1 with invalid files")
+	if got := known.list(); testutil.ToFloat64(i.rejected) != 1 || len(got) != 1 || got[0] != injectorFault+": "+dir+": wrong" {
+		t.Errorf("with invalid files the metric is not 1, or the faults are %q", got)
 	}
 	i.report(dir, nil)
-	if testutil.ToFloat64(i.rejected) != 0 {
-		t.Error("the metric is not 0 with valid files")
+	if got := known.list(); testutil.ToFloat64(i.rejected) != 0 || len(got) > 0 {
+		t.Errorf("with valid files the metric is not 0, or the faults are %q", got)
 	}
 }

@@ -59,6 +59,7 @@ type Server struct {
 	webhooks  *http.ServeMux     // serves the API server; nil without a cluster
 	injection *injection         // nil if it is off
 	manager   sdnotify.Manager   // receives reports about this server
+	faults    faults
 	ports     ports
 }
 
@@ -139,7 +140,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	s.settings, err = meshsettings.New(ctx, meshsettings.Config{
 		File: cfg.Mesh.File, NetworksFile: cfg.Mesh.NetworksFile, Shared: cfg.Mesh.Shared,
 		Client: s.kube, Namespace: cfg.Namespace, Revision: cfg.Revision, FilesOnly: cfg.ConfigDir != "",
-		Logger: log.With("component", "control"), Registerer: reg,
+		Logger: log.With("component", "control"), Registerer: reg, Fault: s.faults.set,
 	})
 	if err != nil {
 		return nil, err

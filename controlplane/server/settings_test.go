@@ -149,6 +149,9 @@ func TestFollowsMeshConfig(t *testing.T) {
 		m.put(t, map[string]string{"mesh": text})
 		waitFor(t, "the log says "+says, func() bool { return strings.Contains(log.String(), says) })
 		s.metric(t, `outrigger_control_mesh_config_rejected{source="mesh"} 1`)
+		if got := s.replica(t).Faults; len(got) != 1 || !strings.Contains(got[0], "a change of the mesh config (mesh) is rejected") || !strings.Contains(got[0], says) {
+			t.Errorf("the faults of the control plane are %q, want %q", got, says)
+		}
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
@@ -160,6 +163,9 @@ func TestFollowsMeshConfig(t *testing.T) {
 	m.put(t, map[string]string{"mesh": "accessLogFile: /dev/third\n"})
 	await(t, c, "the third log file", mentions("/dev/third"))
 	s.metric(t, `outrigger_control_mesh_config_rejected{source="mesh"} 0`)
+	if got := s.replica(t).Faults; len(got) > 0 {
+		t.Errorf("the faults of the control plane are %q, want none", got)
+	}
 	s.metric(t, `outrigger_control_mesh_config_reloads_total{result="applied",source="mesh"} 2`)
 	m.put(t, map[string]string{"mesh": "{}\n"})
 	await(t, c, "the defaults", func(state adstest.State) bool { return !mentions("/dev/third")(state) })

@@ -59,6 +59,7 @@ func (s *Server) openStores(cfg Config, reg prometheus.Registerer) (*config.Aggr
 	}
 	all := config.NewAggregate(writer, list...)
 	all.SetWatchErrorHandler(func(err error) {
+		s.faults.source(err)
 		// The stores log errors that they retry.
 		if errors.Is(err, config.ErrEnded) {
 			s.log.Error("config source ended; its objects stay in force until the control plane restarts", "component", "config", "err", err)

@@ -127,7 +127,7 @@ func (f *dashboardFlags) proxies(ctx context.Context) (any, error) {
 	return struct {
 		Controls []asked `json:"control_planes"`
 		Omitted  int     `json:"omitted,omitempty"`
-	}{askedOf(answers, nil), omitted}, nil
+	}{askedOf(answers, nil, known{}), omitted}, nil
 }
 
 // traffic collects what top prints. If no tab was open for a while, it begins again.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
@@ -92,6 +93,25 @@ func virtualService() report.Object {
 	return o
 }
 
+// deniedMesh returns control planes with deny lists and faults, and findings of analyze.
+func deniedMesh() ([]answer[report.Replica], problems) {
+	answers := []answer[report.Replica]{
+		{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{
+			Version: "3f2a9c", Entries: 3, Serials: 1, Since: ago(time.Minute), Acknowledged: 2, Missing: []string{"a.shop", "b.shop"}, Ignoring: []string{"old.shop"},
+		}}},
+		{address: "127.0.0.1:15114", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{Since: ago(time.Hour), Acknowledged: 1}, Faults: []string{"the history of objects: damaged lines of its files: 3; versions may be missing"}}},
+		{address: "127.0.0.1:15214", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{Problem: "line 1: no"}, Faults: []string{"the newest text of the deny list is not in force: line 1: no"}}},
+	}
+	web := analyze.Object{Kind: "VirtualService", Namespace: "shop", Name: "web"}
+	found := problems{found: analyze.Result{Findings: []analyze.Finding{
+		{Code: "IST0101", Severity: analyze.Error, Object: web, Source: "config/web.yaml:3", Message: "No service has the host wob.", Cure: "Did you mean web?"},
+		{Code: conditionCode, Severity: analyze.Error, Object: web, Message: "Repeated."},
+		{Code: "OUT0011", Severity: analyze.Info, Object: web, Message: "A hint."},
+		{Code: "IST0130", Severity: analyze.Warning, Object: web, Message: "spec.http[1] is never reached.", Cure: "Write it before the others, or remove it."},
+	}}}
+	return answers, found
+}
+
 // requests returns decisions about requests.
 func requests() []report.Decision {
 	rule := func(name string, index int) report.Rule {
@@ -159,13 +179,9 @@ func TestGolden(t *testing.T) {
 			return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), Proxies: []report.Proxy{first, waits}}}})
 		},
 		"status-denied": func(v view) error {
-			return v.table([]answer[report.Replica]{
-				{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{
-					Version: "3f2a9c", Entries: 3, Serials: 1, Since: ago(time.Minute), Acknowledged: 2, Missing: []string{"a.shop", "b.shop"}, Ignoring: []string{"old.shop"},
-				}}},
-				{address: "127.0.0.1:15114", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{Since: ago(time.Hour), Acknowledged: 1}, History: "damaged lines of its files: 3; versions may be missing"}},
-				{address: "127.0.0.1:15214", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{Problem: "line 1: no"}}},
-			})
+			answers, found := deniedMesh()
+			v.wrong = known{found.list(answers), errors.New("the control plane is busy")}
+			return v.table(answers)
 		},
 		"status-long": func(v view) error {
 			long := testMesh()[1]

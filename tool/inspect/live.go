@@ -4,7 +4,6 @@
 package inspect
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -24,8 +23,6 @@ const (
 	liveTimeout = 5 * time.Second
 	// unknown is the name of a destination that the metrics do not name.
 	unknown = "unknown"
-	// conditionCode is the code of findings that repeat a condition in the status of an object.
-	conditionCode = "IST0171"
 )
 
 // observer watches a mesh of outrigger up.
@@ -33,10 +30,8 @@ type observer struct {
 	dashboardFlags
 	service  func(workload, namespace string) string
 	meter    meter
-	snapshot uint64         // that was analyzed last
-	found    []mesh.Trouble // by that analysis
+	problems problems
 	longest  map[string]time.Duration
-	partial  bool // the last analysis failed
 }
 
 // Observer returns what watches a mesh of outrigger up.
@@ -58,7 +53,7 @@ func (o *observer) Serve(ctx context.Context, listener net.Listener) error {
 func (o *observer) Observe(ctx context.Context) (out mesh.Observation) {
 	answers := ask[report.Replica](ctx, o.controls, question{path: "proxies"}, o.timeout)
 	if err := answers[0].err; err != nil {
-		out.Troubles = append(slices.Clone(o.found), mesh.Trouble{Text: "the control plane does not answer: " + oneLine(err.Error())})
+		out.Troubles = append(troubles(o.problems.list(nil)), mesh.Trouble{Text: "the control plane does not answer: " + oneLine(err.Error())})
 		return out
 	}
 	replica := answers[0].value
@@ -69,10 +64,10 @@ func (o *observer) Observe(ctx context.Context) (out mesh.Observation) {
 	var both errgroup.Group // an agent that does not answer costs the timeout once
 	both.Go(func() error { outages = outagesOf(ctx, proxies, o.timeout); return nil })
 	both.Go(func() error { t = o.meter.measure(ctx, proxies, nil); return nil })
-	o.analyze(ctx, replica.Snapshot)
+	wrong := o.problems.find(ctx, &o.askFlags, answers)
 	_ = both.Wait() // each answer has its own error
 	out.Services = o.services(t)
-	out.Troubles = slices.Concat(o.found, rejections(replica.Proxies), o.certificates(outages, proxies))
+	out.Troubles = slices.Concat(troubles(wrong.list), rejections(replica.Proxies), o.certificates(outages, proxies))
 	if t.old != "" {
 		out.Troubles = append(out.Troubles, mesh.Trouble{Warning: true, Text: "rates need Envoy 1.37 or newer: " + t.old})
 	}
@@ -103,26 +98,19 @@ func (o *observer) services(t traffic) (list []mesh.Service) {
 	return list
 }
 
-// analyze analyzes a snapshot that is new.
-func (o *observer) analyze(ctx context.Context, snapshot uint64) {
-	if snapshot == o.snapshot && !o.partial {
-		return
-	}
-	r, err := (&analyzeFlags{askFlags: o.askFlags}).ask(ctx, nil)
-	if o.snapshot, o.partial = snapshot, err != nil; err != nil {
-		return // the findings of the last one count
-	}
-	o.found = nil
-	slices.SortStableFunc(r.Findings, func(a, b analyze.Finding) int { return cmp.Compare(a.Severity.Rank(), b.Severity.Rank()) })
-	for _, f := range r.Findings {
-		if f.Severity == analyze.Info || f.Code == conditionCode {
-			continue
+// troubles returns problems as those of a mesh.
+func troubles(list []analyze.Finding) (out []mesh.Trouble) {
+	for _, f := range list {
+		cure := oneLine(f.Cure)
+		if f.Code != "" {
+			cure += " (" + f.Code + ")"
 		}
-		o.found = append(o.found, mesh.Trouble{
+		out = append(out, mesh.Trouble{
 			Warning: f.Severity != analyze.Error, Kind: oneLine(f.Object.Kind), Namespace: oneLine(f.Object.Namespace), Name: oneLine(f.Object.Name),
-			Source: oneLine(f.Source), Text: oneLine(f.Message), Cure: oneLine(f.Cure) + " (" + f.Code + ")",
+			Source: oneLine(f.Source), Text: oneLine(f.Message), Cure: cure,
 		})
 	}
+	return out
 }
 
 // rejections returns what proxies have refused, and what is held back from others therefore.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
@@ -48,9 +49,13 @@ agent answers, so this also works while no control plane does. ` + reachCure + `
 The certificates of control planes and of their authority, and the keys of token issuers,
 are named when they end soon, with who renews them; with -o wide and json all of them.
 
+Without PROXY, also print the errors and warnings of outrigger analyze, and what is
+wrong with a control plane: a rejected mesh config or deny list, a damaged history, a
+cluster that cannot be read.
+
 The exit code is 0 if every proxy shown is up to date; 1 if one is not, it or a control
-plane has an expired certificate, or a control plane does not answer; 2 for a wrong
-command line.
+plane has an expired certificate, if an error is printed, or a control plane does not
+answer; 2 for a wrong command line.
 
 A proxy has a row for each of its states, with the types in it. With -o wide it has
 one row, with a column for each type, its cluster, control plane and versions.
@@ -115,11 +120,15 @@ type asked struct {
 	Error   string `json:"error,omitempty"`
 	// Agents are the answers of the agents of a named proxy.
 	Agents []outage `json:"agents,omitempty"`
+	// Findings are the problems that are known, in the first answer only; Unknown says why not all are.
+	Findings []analyze.Finding `json:"findings,omitempty"`
+	Unknown  string            `json:"findings_error,omitempty"`
 	*report.Replica
 }
 
-// askedOf returns the answers of control planes with those of the agents of their proxies.
-func askedOf(answers []answer[report.Replica], agents []outage) []asked {
+// askedOf returns the answers of control planes with those of the agents of their proxies, and with
+// what is wrong.
+func askedOf(answers []answer[report.Replica], agents []outage, wrong known) []asked {
 	list := []asked{}
 	for _, a := range answers {
 		one := asked{Address: a.address, Replica: &a.value}
@@ -129,6 +138,11 @@ func askedOf(answers []answer[report.Replica], agents []outage) []asked {
 			one.Agents = agents
 		}
 		list = append(list, one)
+	}
+	if len(list) > 0 {
+		if list[0].Findings = wrong.list; wrong.err != nil {
+			list[0].Unknown = wrong.err.Error()
+		}
 	}
 	return list
 }
@@ -146,10 +160,12 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 			return f.cfg.Exit(exitFailed, err)
 		}
 		v.agents = agentsOf(cmd.Context(), answers, min(f.timeout, agentTimeout))
+	} else {
+		v.wrong = (&problems{}).find(cmd.Context(), f, answers)
 	}
 	switch {
 	case !f.forReaders():
-		err = f.write(cmd.OutOrStdout(), askedOf(answers, v.agents))
+		err = f.write(cmd.OutOrStdout(), askedOf(answers, v.agents, v.wrong))
 	case len(args) == 1:
 		err = v.proxies(answers)
 	default:
@@ -158,7 +174,7 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	if f.complain(cmd, answers) > 0 || !allWell(answers) || slices.ContainsFunc(v.agents, outage.expired) {
+	if f.complain(cmd, answers) > 0 || !allWell(answers) || v.wrong.serious() || slices.ContainsFunc(v.agents, outage.expired) {
 		return f.cfg.Exit(exitFailed, nil)
 	}
 	return nil
@@ -299,6 +315,7 @@ type view struct {
 	now    time.Time
 	flags  *askFlags
 	agents []outage // of the proxy whose details are printed; may be nil
+	wrong  known    // printed below the table of proxies
 	indent string   // before the lines of tables
 }
 
@@ -393,40 +410,13 @@ func (v view) asked(answers []answer[report.Replica]) {
 		if !r.Pushed.IsZero() {
 			pushed = "last push " + age(r.Pushed, v.now) + " ago"
 		}
-		v.say("Control plane %s at %s, version %s: %s, %s, %s.\n", cmp.Or(r.Name, "without a name"), a.address, cmp.Or(r.Version, "unknown"),
-			count(len(r.Proxies), "proxy", "proxies"), pushed, count(r.Problems, "problem with objects", "problems with objects"))
+		v.say("Control plane %s at %s, version %s: %s, %s.\n", cmp.Or(r.Name, "without a name"), a.address, cmp.Or(r.Version, "unknown"),
+			count(len(r.Proxies), "proxy", "proxies"), pushed)
 		if isolated(a.address) {
 			v.say("Each workload has its own network namespace on this machine.\n")
 		}
 		v.denyList(r)
-		if r.History != "" {
-			v.say("The history of objects has a problem: %s.\n", r.History)
-		}
 		v.ends(r)
-	}
-}
-
-// denyList prints the state of a control plane's deny list.
-func (v view) denyList(r report.Replica) {
-	l := r.DenyList
-	if l == nil {
-		return
-	}
-	if !l.Since.IsZero() {
-		what := "without entries"
-		if l.Entries > 0 {
-			what = fmt.Sprintf("%s, %s, version %s", count(l.Entries, "entry", "entries"), count(l.Serials, "serial number", "serial numbers"), oneLine(l.Version))
-		}
-		v.say("Deny list %s, sent %s ago: acknowledged by %d of %s.\n", what, age(l.Since, v.now), l.Acknowledged, count(l.Acknowledged+len(l.Missing), "proxy", "proxies"))
-	}
-	if len(l.Missing) > 0 {
-		v.say("  Not acknowledged, so not in force, by: %s\n", few(l.Missing))
-	}
-	if len(l.Ignoring) > 0 {
-		v.say("  Serial numbers are ignored by: %s (they need Envoy 1.37 or newer)\n", few(l.Ignoring))
-	}
-	if l.Problem != "" {
-		v.say("  The file of the deny list has an error, and its newest text is not in force: %s\n", oneLine(l.Problem))
 	}
 }
 

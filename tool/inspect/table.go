@@ -33,6 +33,7 @@ func (v view) table(answers []answer[report.Replica]) error {
 	}
 	v.summary(proxies, answers)
 	v.asked(answers)
+	v.findings(answers)
 	v.rejected(proxies)
 	return nil
 }

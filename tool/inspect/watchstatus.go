@@ -27,6 +27,7 @@ type watched struct {
 	// known are the last answers of control planes, for those that do not answer.
 	known map[string]report.Replica
 	rows  map[string]string // of each proxy, as printed, without ages
+	found problems
 }
 
 // watch prints the status of proxies, and then what changes.
@@ -104,9 +105,13 @@ func (w *watched) look(ctx context.Context, answers []answer[report.Replica]) (f
 		}
 		agents = agentsOf(ctx, answers, min(w.flags.timeout, agentTimeout))
 	}
-	next.failed = next.failed || !allWell(answers) || slices.ContainsFunc(agents, outage.expired)
+	var wrong known
+	if w.name == "" {
+		wrong = w.found.find(ctx, w.flags, answers)
+	}
+	next.failed = next.failed || wrong.serious() || !allWell(answers) || slices.ContainsFunc(agents, outage.expired)
 	if !w.flags.forReaders() {
-		return w.document(next, askedOf(raw, agents), keyOf(agents))
+		return w.document(next, askedOf(raw, agents, wrong), keyOf(agents))
 	}
 	if w.name != "" {
 		next.page = func(v view) error {
@@ -118,7 +123,10 @@ func (w *watched) look(ctx context.Context, answers []answer[report.Replica]) (f
 		next.same = same.String() + keyOf(agents)
 		return next, err
 	}
-	next.page = func(v view) error { return v.table(answers) }
+	next.page = func(v view) error {
+		v.wrong = wrong
+		return v.table(answers)
+	}
 	w.addChanges(&next, answers)
 	return next, nil
 }

@@ -81,16 +81,14 @@ func (d debugger) analyzed(mesh *snapshot.Mesh, replaced map[model.Key]bool) ana
 	return in
 }
 
-// storedProblems returns the problems of reading the objects that were not replaced.
+// storedProblems returns the problems of the objects that were not replaced: of reading them, and of
+// generating configuration from them.
 func (d debugger) storedProblems(replaced map[model.Key]bool) (out []model.Problem) {
-	if d.cfg.Problems == nil {
-		return nil
-	}
 	of := map[problemKey]bool{}
 	for _, p := range d.mesh.Problems {
 		of[problemKeyOf(p)] = true
 	}
-	for _, p := range d.cfg.Problems() {
+	for _, p := range d.problems() {
 		if !of[problemKeyOf(p.Problem)] && !replaced[p.Object] {
 			out = append(out, p.Problem)
 		}

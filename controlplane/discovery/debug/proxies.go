@@ -6,7 +6,9 @@ package debug
 import (
 	"cmp"
 	"fmt"
+	"hash/fnv"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -48,19 +50,25 @@ func (d debugger) proxies() (answerOf, error) {
 	cfg := d.cfg
 	out := report.Replica{Name: cfg.Replica, Version: cfg.Version, Snapshot: d.mesh.Sequence, Proxies: []report.Proxy{}}
 	_, out.Pushed = d.source.Snapshot()
+	hash := fnv.New64a()
 	for _, p := range d.problems() {
 		if d.asker.all || p.Object.Namespace == d.asker.namespace {
 			out.Problems += p.Count()
+			_, _ = fmt.Fprintln(hash, p.Problem) // never fails
 		}
 	}
+	out.ProblemsHash = strconv.FormatUint(hash.Sum64(), 16)
 	if d.asker.all {
 		problem := ""
 		if ask := cfg.DenyListProblem; ask != nil {
 			problem = ask()
 		}
 		out.DenyList = d.source.DenyList(problem)
-		if ask := cfg.PastProblem; ask != nil {
-			out.History = ask()
+		if cfg.Faults != nil {
+			out.Faults = cfg.Faults()
+		}
+		if problem != "" {
+			out.Faults = append(out.Faults, "the newest text of the deny list is not in force: "+problem)
 		}
 		if ask := cfg.Credentials; ask != nil {
 			out.Credentials = ask()

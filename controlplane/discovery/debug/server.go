@@ -54,8 +54,8 @@ type Config struct {
 	// DenyListProblem returns why the newest text of the deny list is not in force;
 	// empty if it is.
 	DenyListProblem func() string
-	// PastProblem returns what is wrong with the recorded versions; empty if all is well.
-	PastProblem func() string
+	// Faults lists what is wrong with the control plane, as sentences.
+	Faults func() []string
 	// Credentials returns those of the control plane that end; nil means that there are none.
 	Credentials func() []report.Credential
 	// Past is the versions of objects, and PastServices those of services of clusters; nil if they are

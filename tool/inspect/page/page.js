@@ -264,6 +264,7 @@ function showProxies(data, message) {
       const ended = Date.parse(e.until) <= now();
       return [ended ? 'bad' : 'warn', 'control plane', e.what, `${ended ? 'has ended' : 'ends in ' + left(Date.parse(e.until) - now())}: ${e.then}${e.by ? '; renewed by ' + e.by : ''}`, () => goTo('status')];
     })),
+    ...some(data.control_planes.flatMap(c => (c.faults ?? []).map(f => ['bad', 'control plane', c.name || c.address, f, () => goTo('status')])), 'control plane', 'faults', 'status'),
     ...some([...alike.values()].map(([p, ...others]) => [stateLevel[p.state] ?? 'warn', p.state.toLowerCase(),
       p.name + (others.length > 0 ? ` and ${plural(others.length, 'other', 'others')}` : ''), p.reason.split('\n')[0], () => goTo('status')]), 'proxies', 'reasons', 'status'),
   ];
