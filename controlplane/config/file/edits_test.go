@@ -4,6 +4,7 @@
 package file
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -207,14 +208,16 @@ func TestFileStoreKeepsEditsOfUsers(t *testing.T) {
 func TestFileStoreCreatesWhereItWas(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
+	const full = `{"apiVersion": "networking.istio.io/v1", "kind": "WorkloadEntry", "metadata": {"name": "in"}, "spec": {"address": "10.0.0.3"}}`
 	r := follow(t, func(dir string) {
 		must(t, os.Mkdir(filepath.Join(dir, "deep"), 0o700), os.Mkdir(filepath.Join(dir, ".git"), 0o700), os.Symlink(outside, filepath.Join(dir, "out")),
 			os.WriteFile(filepath.Join(dir, "all.yaml"), []byte("# head\n"+strings.TrimSuffix(workload("a", "10.0.0.1"), "\n---\n")), 0o640),
-			os.WriteFile(filepath.Join(dir, "bad.yaml"), []byte("{[ "), 0o640))
+			os.WriteFile(filepath.Join(dir, "bad.yaml"), []byte("{[ "), 0o640),
+			os.WriteFile(filepath.Join(dir, "full.json"), []byte(full), 0o640))
 	})
 	a := r.edited("a")
 	for name, c := range map[string]struct{ source, want string }{
-		"append": {"/all.yaml:8", "all.yaml"}, "gone": {"/deep/was.yaml:1", "deep/was.yaml"}, "no-line": {"/was.yml", "was.yml"},
+		"append": {"/all.yaml:8", "all.yaml"}, "gone": {"/deep/was.yaml:1", "deep/was.yaml"}, "no-line": {"/was.yml", "was.yml"}, "json": {"/was.json:1", "was.json"}, "full": {"/full.json:1", ""},
 		"broken": {"/bad.yaml:3", "bad.yaml"}, "hidden": {"/.git/a.yaml:1", ""}, "linked": {"/out/a.yaml:1", ""}, "elsewhere": {"/../x.yaml:1", ""},
 		"no-yaml": {"/a.txt:1", ""}, "no-directory": {"/none/a.yaml:1", ""}, "unknown": {"", ""},
 	} {
@@ -236,6 +239,9 @@ func TestFileStoreCreatesWhereItWas(t *testing.T) {
 	}
 	if text := r.read("all.yaml"); !strings.HasPrefix(text, "# head\n"+strings.TrimSuffix(workload("a", "10.0.0.1"), "---\n")+"---\napiVersion: ") {
 		t.Errorf("the file has\n%s", text)
+	}
+	if r.read("full.json") != full || !json.Valid([]byte(r.read("was.json"))) {
+		t.Errorf("the JSON is %s and %s", r.read("full.json"), r.read("was.json"))
 	}
 	if files, err := os.ReadDir(outside); err != nil || len(files) > 0 {
 		t.Errorf("outside are %v, %v", files, err)

@@ -34,10 +34,6 @@ func (s *Store) Create(ctx context.Context, c *model.Config) (version string, er
 		return "", err
 	}
 	next.Created = config.Creation(next)
-	doc, err := encodeDocument("", next)
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w", verb, c.Key, err)
-	}
 	err = s.locked(ctx, verb, c.Key, func(readOnly bool) error {
 		now, err := s.fresh(ctx, c.Key)
 		switch {
@@ -60,7 +56,7 @@ func (s *Store) Create(ctx context.Context, c *model.Config) (version string, er
 		if err != nil {
 			return err
 		}
-		if f != nil {
+		if f != nil && filepath.Ext(f.path) != jsonExt { // one object is all that a JSON text has
 			version, err = s.rewrite(ctx, f, rewriting{key: c.Key, now: next, added: true})
 			if err == nil || !errors.Is(err, config.ErrMalformed) {
 				return err
@@ -68,6 +64,10 @@ func (s *Store) Create(ctx context.Context, c *model.Config) (version string, er
 		}
 		for n := 1; path == "" || exists(path); n++ {
 			path = s.place(c.Key, n)
+		}
+		doc, err := encodeDocument(path, next)
+		if err != nil {
+			return err
 		}
 		after := decodeContent(context.WithoutCancel(ctx), path, doc)
 		if err := acceptable(content{}, after, c.Key, true); err != nil {
