@@ -202,6 +202,7 @@ func (a *analysis) run() {
 	a.deprecated()
 	a.virtualServices()
 	a.destinationRules()
+	a.wildcardRules()
 	a.gateways()
 	a.serviceEntries()
 	a.selectors()

@@ -38,6 +38,27 @@ func (a *analysis) destinationRules() {
 	})
 }
 
+// wildcardRules checks the TLS modes of DestinationRules for wildcard hosts, each with the first service that
+// refuses them.
+func (a *analysis) wildcardRules() {
+	if !a.servicesKnown() {
+		return
+	}
+	done := map[*snapshot.DestinationRule]bool{}
+	for _, svc := range a.Mesh.Services.Sorted {
+		a.steps++
+		rule := a.Mesh.DestinationRules.For(svc.ServiceKey, svc.Namespace, nil)
+		if rule == nil || !strings.HasPrefix(rule.Host, "*") || done[rule] {
+			continue
+		}
+		for _, c := range rule.From {
+			if spec := specOf[networkingv1alpha3.DestinationRule](c); spec != nil && a.mutualTLS(c, spec, svc) {
+				done[rule] = true
+			}
+		}
+	}
+}
+
 // subsets finds subsets whose labels no endpoint has.
 func (a *analysis) subsets(c *model.Config, spec *networkingv1alpha3.DestinationRule, svc *model.Service) {
 	endpoints := a.endpoints(svc)
@@ -81,27 +102,37 @@ func (a *analysis) verifies(c *model.Config, spec *networkingv1alpha3.Destinatio
 		return snapshot.OriginatesTLS(tls) && tls.GetInsecureSkipVerify().GetValue()
 	}
 	const cure = "Write caCertificates instead, or neither: then the roots of the system verify it."
-	policy := spec.GetTrafficPolicy()
-	if unverified(policy.GetTls()) {
-		a.report("IST0128", c, fmt.Sprintf("spec.trafficPolicy.tls: with insecureSkipVerify, no certificate of %q is verified.", spec.GetHost()), cure)
-	}
-	for i, p := range policy.GetPortLevelSettings() {
-		if unverified(p.GetTls()) {
-			a.report("IST0129", c, fmt.Sprintf("spec.trafficPolicy.portLevelSettings[%d].tls: with insecureSkipVerify, no certificate of port %d of %q is verified.", i, p.GetPort().GetNumber(), spec.GetHost()), cure)
+	check := func(at string, policy *networkingv1alpha3.TrafficPolicy) {
+		if unverified(policy.GetTls()) {
+			a.report("IST0128", c, fmt.Sprintf("%s.tls: with insecureSkipVerify, no certificate of %q is verified.", at, spec.GetHost()), cure)
 		}
+		for i, p := range policy.GetPortLevelSettings() {
+			if unverified(p.GetTls()) {
+				a.report("IST0129", c, fmt.Sprintf("%s.portLevelSettings[%d].tls: with insecureSkipVerify, no certificate of port %d of %q is verified.", at, i, p.GetPort().GetNumber(), spec.GetHost()), cure)
+			}
+		}
+	}
+	check("spec.trafficPolicy", spec.GetTrafficPolicy())
+	for i, s := range spec.GetSubsets() {
+		check(fmt.Sprintf("spec.subsets[%d].trafficPolicy", i), s.GetTrafficPolicy())
 	}
 }
 
-// mutualTLS compares the TLS mode of a rule with the modes of the workloads of its service.
-func (a *analysis) mutualTLS(c *model.Config, spec *networkingv1alpha3.DestinationRule, svc *model.Service) {
-	if svc.External || a.policyConflict(c, "spec.trafficPolicy", spec.GetTrafficPolicy(), nil, svc) {
-		return
+// mutualTLS compares the TLS mode of a rule with the modes of the workloads of a service, and reports whether
+// they differ.
+func (a *analysis) mutualTLS(c *model.Config, spec *networkingv1alpha3.DestinationRule, svc *model.Service) bool {
+	if svc.External {
+		return false
+	}
+	if a.policyConflict(c, "spec.trafficPolicy", spec.GetTrafficPolicy(), nil, svc) {
+		return true
 	}
 	for i, s := range spec.GetSubsets() {
 		if s.GetTrafficPolicy() != nil && a.policyConflict(c, fmt.Sprintf("spec.subsets[%d].trafficPolicy", i), s.GetTrafficPolicy(), s.GetLabels(), svc) {
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // policyConflict reports a TLS mode of a traffic policy that the workloads with some labels refuse.

@@ -245,13 +245,17 @@ func (a *analysis) telemetries() {
 			}
 		}
 		for i, t := range spec.GetTracing() {
-			missing(fmt.Sprintf("spec.tracing[%d]", i), t.GetProviders(), defaults.GetTracing())
+			if !t.GetDisableSpanReporting().GetValue() {
+				missing(fmt.Sprintf("spec.tracing[%d]", i), t.GetProviders(), defaults.GetTracing())
+			}
 		}
 		for i, t := range spec.GetMetrics() {
 			missing(fmt.Sprintf("spec.metrics[%d]", i), t.GetProviders(), defaults.GetMetrics())
 		}
 		for i, t := range spec.GetAccessLogging() {
-			missing(fmt.Sprintf("spec.accessLogging[%d]", i), t.GetProviders(), defaults.GetAccessLogging())
+			if !t.GetDisabled().GetValue() { // what the mesh config names elsewhere can be disabled
+				missing(fmt.Sprintf("spec.accessLogging[%d]", i), t.GetProviders(), defaults.GetAccessLogging())
+			}
 		}
 	})
 }

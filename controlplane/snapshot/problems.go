@@ -76,10 +76,12 @@ func (c *checker) duplicateHosts(obj *model.Config, spec *networkingv1alpha3.Vir
 		host := c.mesh.ResolveHost(h, obj.Namespace)
 		own := c.mesh.VirtualServices.byKey[obj.Key]
 		for _, other := range c.mesh.VirtualServices.byHost[host] {
-			if other == own {
+			if other == own || own == nil {
 				break
 			}
-			if own != nil && other.VisibleFrom(obj.Namespace) && other.Reach(obj.Namespace) <= own.Reach(obj.Namespace) {
+			if slices.ContainsFunc(append([]string{obj.Namespace}, own.exportTo...), func(namespace string) bool {
+				return namespace != "*" && namespace != "." && own.VisibleFrom(namespace) && other.VisibleFrom(namespace) && other.Reach(namespace) <= own.Reach(namespace)
+			}) {
 				c.report(obj, "spec.hosts: %q is already in the older VirtualService %s/%s, which wins; merge the two objects",
 					h, other.Config.Namespace, other.Config.Name)
 				c.found[len(c.found)-1].Code = model.DuplicateHost
