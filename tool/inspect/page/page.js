@@ -112,7 +112,10 @@ function keep(parent, nodes) {
   const before = [...parent.children];
   nodes.forEach((n, i) => { if (!before[i]) parent.append(n); else if (!before[i].isEqualNode(n)) before[i].replaceWith(n); });
   before.slice(nodes.length).forEach(n => n.remove());
-  if (focus) [...parent.querySelectorAll('[data-key]')].find(e => e.dataset.key === focus)?.focus();
+  if (focus === undefined) return;
+  const same = [...parent.querySelectorAll('[data-key]')].find(e => e.dataset.key === focus), heading = parent.closest('section').querySelector('h2');
+  heading.tabIndex = -1; // what had the focus may be gone
+  (same ?? heading).focus({ preventScroll: !same });
 }
 
 // ---- times
@@ -158,9 +161,10 @@ function tick() {
   const error = broken();
   state.className = 'state ' + (error ? 'bad' : answer ? 'good' : '');
   state.textContent = error ? (old ? 'Data of ' + old + ' ago' : 'No data') : answer ? 'Live, ' + old + ' old' : 'Asking …';
-  const text = error ? error + (old ? '\nWhat you see is older.' : '') : ''; // read aloud when it changes
-  gone.hidden = !text;
-  if (gone.textContent !== text) gone.textContent = text;
+  const [text, since] = gone.children; // text is read aloud when it changes
+  gone.hidden = !error;
+  if (text.textContent !== error) text.textContent = error;
+  since.textContent = error && old ? `What you see is ${old} old.` : '';
 }
 
 // ---- numbers
@@ -482,6 +486,9 @@ function shows(o) {
   return b;
 }
 
+// asked says when an answer was given, which is not updated.
+const asked = () => sub('Asked at ' + new Date().toLocaleTimeString(undefined, { timeStyle: 'medium' }));
+
 // reveal shows what the dashboard has about an object in a place of the page.
 async function reveal(name, heading, path, { kind, namespace = '', name: of, at = '' }) {
   const place = id(name), title = place.querySelector('.verdict'), text = place.querySelector('pre');
@@ -492,7 +499,7 @@ async function reveal(name, heading, path, { kind, namespace = '', name: of, at 
   } catch {
     lines = 'The dashboard does not answer.';
   }
-  title.textContent = heading;
+  title.replaceChildren(heading, asked());
   const kinds = path === 'difference' ? { '+': 'good', '-': 'bad' } : {};
   text.replaceChildren(...lines.trimEnd().split('\n').map(line => el('span', { class: kinds[line[0]] ?? '' }, line + '\n')));
   place.hidden = false;
@@ -528,7 +535,7 @@ async function explain() {
   }
   const [first, ...rest] = lines.trimEnd().split('\n');
   answer.hidden = false;
-  verdict.textContent = first;
+  verdict.replaceChildren(first, asked());
   verdict.className = 'verdict ' + kind;
   text.textContent = rest.join('\n');
 }
