@@ -90,6 +90,22 @@ spec:
   endpoints: [{address: 127.0.0.1}]
 ---
 apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: db, namespace: default}
+spec:
+  hosts: [db.default.svc.cluster.local]
+  addresses: [240.0.9.9]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: OUT_TCP, targetPort: FIRST, name: tcp, protocol: TCP}]
+  endpoints: [{address: 127.0.0.1}]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: db, namespace: default}
+spec: {host: db.default.svc.cluster.local, trafficPolicy: {connectionPool: {tcp: {idleTimeout: 0.2s}}}}
+---
+apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: {name: bounded, namespace: default}
 spec:
@@ -134,7 +150,7 @@ func startProtocols(t *testing.T, ip string) *protocolsWorld {
 	t.Helper()
 	w := &protocolsWorld{wireMesh: newWireMesh(t, ip), ip: ip, ports: map[string]string{}}
 	w.noTLS, w.detection = true, durationpb.New(detection)
-	for _, name := range []string{"IN_HTTP", "IN_AUTO", "IN_MYSQL", "IN_GRPC"} {
+	for _, name := range []string{"IN_HTTP", "IN_AUTO", "IN_MYSQL", "IN_GRPC", "OUT_TCP"} {
 		port := freePort(t, ip)
 		for taken := true; taken; {
 			taken = false
@@ -188,6 +204,22 @@ func (w *protocolsWorld) raw(t *testing.T, port, text string) string {
 		return parts[1]
 	}
 	return parts[0]
+}
+
+// whole returns what a port writes until the connection is closed.
+func (w *protocolsWorld) whole(t *testing.T, port string) string {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", net.JoinHostPort(w.ip, port), time.Minute)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = conn.Close() }() // nothing is lost
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	text, err := io.ReadAll(conn)
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(text))
 }
 
 // protocolCase is a request that a question describes, and what Envoy answers. The control plane says a part of
@@ -272,6 +304,8 @@ func (w *protocolsWorld) cases(t *testing.T) []protocolCase {
 		{"HTTP/1.0 to a port without a protocol", in("IN_AUTO", "protocol", "http/1.0"), inbound("IN_AUTO", "GET / HTTP/1.0\r\nHost: a\r\n\r\n"), "first", `"http":false`},
 		{"a server that speaks first", in("IN_AUTO", "protocol", "server-first"), inbound("IN_AUTO", ""), "first", `"wait":{"for":"200ms"}`},
 		{"a port of MySQL", in("IN_MYSQL", "protocol", "server-first"), inbound("IN_MYSQL", ""), "first", `"http":false`},
+		{"a timeout of a silent connection", to("db", "protocol", "server-first"), func() string { return w.whole(t, w.ports["OUT_TCP"]) }, "first", `"timeout_idle":"200ms"`},
+		{"grpc-timeout at the workload", in("IN_HTTP", "path", "/slow", "header", "grpc-timeout=200m"), inbound("IN_HTTP", "GET /slow HTTP/1.1\r\nHost: a\r\ngrpc-timeout: 200m\r\n\r\n"), "504", `"deadline":"200ms"`},
 		{"TCP to a port of HTTP", in("IN_HTTP", "protocol", "tcp"), inbound("IN_HTTP", garbage), "400", "the client sends something else"},
 	}
 }

@@ -33,6 +33,8 @@ type Decision struct {
 	// By says what decides: route, tls, connection, protocol, path, token, rule, no-rule or nothing. It is empty if no
 	// proxy of the mesh receives the request.
 	By string `json:"decided_by"`
+	// Deadline is the timeout that the header grpc-timeout of the request sets at the workload.
+	Deadline string `json:"deadline,omitempty"`
 	// Wait is how long the listener waits for the first bytes of the client; nil if it does not.
 	Wait *Wait `json:"wait,omitempty"`
 	// Rule decides, because of the attributes in Matched.

@@ -24,8 +24,9 @@ import (
 // logged is a line of an access log, or of outrigger tap: a request, and what happened to it.
 type logged struct {
 	recorded
-	Code  *float64 `json:"response_code"`
-	Flags string   `json:"response_flags"`
+	Code     *float64 `json:"response_code"`
+	Flags    string   `json:"response_flags"`
+	Protocol string   `json:"protocol"`
 
 	tapped  tapped // without a direction for a line of an access log
 	located bool   // the addresses say which workloads these are
@@ -122,7 +123,7 @@ func (l *logged) parseText(line string) error {
 	if i < 0 || method == "" {
 		return fmt.Errorf("%q is not a method, a path and a protocol: %s", parts[1], formats)
 	}
-	l.Method, l.Path = method, rest[:i]
+	l.Method, l.Path, l.Protocol = method, rest[:i], rest[i+1:]
 	code, err := strconv.ParseFloat(parts[2], 64)
 	if err != nil {
 		return fmt.Errorf("%q is not the code of a response: %s", parts[2], formats)
@@ -166,6 +167,9 @@ func (l *logged) complete(f *requestFlags, given func(flag string) bool) {
 	}
 	set("method", &f.method, l.Method)
 	set("path", &f.path, l.Path)
+	if l.Protocol == "HTTP/1.0" { // the other versions are decided alike
+		set("protocol", &f.protocol, "http/1.0")
+	}
 	set("host", &f.host, l.Host)
 	set("sni", &f.sni, l.SNI)
 	port := func(text string) {

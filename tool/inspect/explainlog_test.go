@@ -72,8 +72,8 @@ func TestExplainLog(t *testing.T) {
 		},
 		{`[t] "GET / HTTP/1.1" 503 UF 0 0 1 - "-" "a b" "-" "catalog:80" "-"`, "", nil, "--from CLIENT --to WORKLOAD"},
 		{
-			`[t] "GET /a b HTTP/1.1" 503 UF 0 0 1 - "-" "a b" "7f" "catalog:80" "10.0.0.1:80"`, "--from web",
-			url.Values{"from": {"web"}, "to": {"catalog"}, "port": {"80"}, "method": {"GET"}, "path": {"/a b"}, "host": {"catalog:80"}, "header": {"user-agent=a b", "x-request-id=7f"}},
+			`[t] "GET /a b HTTP/1.0" 503 UF 0 0 1 - "-" "a b" "7f" "catalog:80" "10.0.0.1:80"`, "--from web",
+			url.Values{"protocol": {"http/1.0"}, "from": {"web"}, "to": {"catalog"}, "port": {"80"}, "method": {"GET"}, "path": {"/a b"}, "host": {"catalog:80"}, "header": {"user-agent=a b", "x-request-id=7f"}},
 			"logged   status 503, flag UF: the connection to the workload failed;",
 		},
 	} {
@@ -102,7 +102,7 @@ func TestTextFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	code := 503.0
-	want := &logged{Code: &code, Flags: "UF,URX", recorded: recorded{
+	want := &logged{Code: &code, Flags: "UF,URX", Protocol: "HTTP/2", recorded: recorded{
 		Method: "PUT", Path: "/a?b=c d", Host: "web:80", Remote: "10.0.0.7:4000", Local: "[fd00::1]:80", SNI: "web.example", For: "10.0.0.9", Agent: "Mozilla/5.0 (X11)", ID: "7f",
 		Details: "details", Upstream: "outbound|80||web",
 	}}

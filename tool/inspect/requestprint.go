@@ -116,6 +116,9 @@ func (v view) decision(d report.Decision) error {
 		}
 		v.field("at", at)
 		v.waits(d.Wait)
+		if d.Deadline != "" {
+			v.field("", "timeout "+d.Deadline+" (the grpc-timeout of the request)")
+		}
 	}
 	if d.By != "route" || len(d.Client.Destinations) == 0 { // those have their reasons
 		v.because(d)

@@ -46,6 +46,9 @@ func (d debugger) hop(st *Stream, svc *model.Service, port uint32, r decision.Re
 	if !r.Server.IsValid() { // an application finds the addresses of the endpoints
 		r.Server = netip.IPv4Unspecified()
 	}
+	if st.Proxy.Interception == model.InterceptionNone && slices.ContainsFunc(svc.Ports, func(p model.Port) bool { return p.Number == port && !p.Protocol.IsHTTP() }) {
+		r.Server = netip.Addr{} // the application connects to the address of the listener
+	}
 	proxyPort := uint32(0)
 	if i := slices.IndexFunc(svc.Ports, func(p model.Port) bool { return p.Number == port }); i >= 0 {
 		switch protocol := svc.Ports[i].Protocol; {

@@ -113,6 +113,7 @@ func (d debugger) received(p passage, to target) (report.Decision, error) {
 		Client: p.hop, Gateway: p.through, HTTP: v.HTTP, Method: r.Method, Host: r.Host, Path: cmp.Or(v.Path, r.Path),
 		Allowed: v.Allowed, Status: v.Status, By: string(v.By), Reason: v.Reason, Skipped: v.Skipped,
 	}
+	out.Deadline = text(v.Limits.Whole)
 	if out.Wait = waitOf(v.Wait); r.Method == "" && v.HTTP && v.Allowed {
 		status, reason := notHTTP(r)
 		out.Allowed, out.Status, out.By, out.Reason = false, int(status), string(decision.ByProtocol), reason

@@ -99,7 +99,13 @@ func (e *Envoy) Decide(r Request) (Verdict, error) {
 	f.client = clientOf(c.hcm, r)
 	out.run(c.http, f)
 	out.metadata = f.metadata
-	return out, nil
+	if out.Allowed && r.Header["grpc-timeout"] != nil && c.hcm.GetRouteConfig() != nil {
+		r.Brief = true
+		var routed Routed
+		err = e.route(&routed, c.hcm, r, nil)
+		out.Limits = routed.Limits
+	}
+	return out, err
 }
 
 // ReadsClaims reports whether rules of the ports of requests that were decided compare claims of

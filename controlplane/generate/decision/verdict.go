@@ -79,6 +79,8 @@ type Verdict struct {
 	Path string
 	// Plaintext is true if the port does not end TLS.
 	Plaintext bool
+	// Limits are the timeouts of a request with a header grpc-timeout.
+	Limits Limits
 	// Wait is how long the listener waits for bytes of a client that sends none; nil if it does not.
 	Wait *Wait
 	// Asked are the external authorizers that are asked. Each of them may still refuse the request.
