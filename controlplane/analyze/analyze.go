@@ -71,7 +71,8 @@ func (f Finding) about() about { return about{f.Code, f.Message, f.Object} }
 
 // Change is a change of stored objects.
 type Change struct {
-	Objects string // those that are written, as YAML
+	Objects string      // those that are written, as YAML
+	Created []model.Key // those of them that the store does not have
 	Deleted []model.Key
 }
 

@@ -55,21 +55,26 @@ func TestAnalyze(t *testing.T) {
 		return found
 	}
 	for name, c := range map[string]struct {
-		objects, deleted string
-		want             []string
+		objects, created, deleted string
+		want                      []string
 	}{
-		"in force":      {"", "", []string{"IST0106 invalid invalid.yaml:4", "IST0101 edge gateway.yaml:1", "IST0162 edge gateway.yaml:1", "OUT0011 edge gateway.yaml:1", "IST0101 web route.yaml:1"}},
-		"a replacement": {strings.Replace(route, ", subset: v2", "", 1), "", []string{"IST0106 invalid invalid.yaml:4", "IST0101 edge gateway.yaml:1", "IST0162 edge gateway.yaml:1", "OUT0011 edge gateway.yaml:1"}},
+		"in force":      {"", "", "", []string{"IST0106 invalid invalid.yaml:4", "IST0101 edge gateway.yaml:1", "IST0162 edge gateway.yaml:1", "OUT0011 edge gateway.yaml:1", "IST0101 web route.yaml:1"}},
+		"a replacement": {strings.Replace(route, ", subset: v2", "", 1), "", "", []string{"IST0106 invalid invalid.yaml:4", "IST0101 edge gateway.yaml:1", "IST0162 edge gateway.yaml:1", "OUT0011 edge gateway.yaml:1"}},
 		"an addition": {
 			"apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: web, namespace: shop}\nspec: {host: web, subsets: [{name: v2, labels: {version: v2}}]}\n",
-			"",
+			"", "",
 			[]string{"IST0106 invalid invalid.yaml:4", "IST0101 edge gateway.yaml:1", "IST0162 edge gateway.yaml:1", "OUT0011 edge gateway.yaml:1", "IST0173 web new.yaml:4"},
 		},
-		"what an addition brings": {strings.NewReplacer("name: web", "name: more", "hosts: [web]", "hosts: [more]", "host: web", "host: gone").Replace(route), "VirtualService/shop/gone", []string{"IST0101 more new.yaml:4"}},
-		"the service is deleted":  {"", "ServiceEntry/shop/web", []string{"IST0101 web route.yaml:1"}},
-		"a machine is deleted":    {"", "WorkloadEntry/shop/web-31", []string{"OUT0008 web route.yaml:1"}},
+		"what an addition brings": {strings.NewReplacer("name: web", "name: more", "hosts: [web]", "hosts: [more]", "host: web", "host: gone").Replace(route), "", "VirtualService/shop/gone", []string{"IST0101 more new.yaml:4"}},
+		"what was there":          {route, "", "VirtualService/shop/gone", nil},
+		"what was deleted":        {route, "VirtualService/shop/web", "VirtualService/shop/gone", []string{"IST0101 web new.yaml:4", "OUT0011 edge gateway.yaml:1"}},
+		"the service is deleted":  {"", "", "ServiceEntry/shop/web", []string{"IST0101 web route.yaml:1"}},
+		"a machine is deleted":    {"", "", "WorkloadEntry/shop/web-31", []string{"OUT0008 web route.yaml:1"}},
 	} {
 		fields := url.Values{"objects": {c.objects}, "source": {"new.yaml"}}
+		if c.created != "" {
+			fields.Set("created", c.created)
+		}
 		if c.deleted != "" {
 			fields.Set("deleted", c.deleted)
 			fields.Set("compare", "true")

@@ -353,9 +353,11 @@ func AnalyzeChange(ctx context.Context, named string, cluster *Cluster, store st
 		}
 	}
 	fields, size := url.Values{"objects": {change.Objects}, "compare": {"true"}}, len(change.Objects)
-	for _, key := range change.Deleted {
-		fields.Add("deleted", key.String())
-		size += len(key.String())
+	for name, keys := range map[string][]model.Key{"created": change.Created, "deleted": change.Deleted} {
+		for _, key := range keys {
+			fields.Add(name, key.String())
+			size += len(key.String())
+		}
 	}
 	switch {
 	case err != nil || control == "":

@@ -105,6 +105,11 @@ func (r *review) added(ctx context.Context, out io.Writer, s config.Reader, obje
 		if change.Objects, failed = manifest(objects); failed != nil {
 			return nil, failed
 		}
+		for _, c := range objects {
+			if s.Get(c.Key) == nil {
+				change.Created = append(change.Created, c.Key)
+			}
+		}
 		var result analyze.Result
 		if result, err = r.cfg.Analyze(ctx, r.store, r.given, change); err == nil {
 			sources := map[analyze.Object]string{}

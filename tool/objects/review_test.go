@@ -135,6 +135,9 @@ func TestApplyAsksControlPlane(t *testing.T) {
 				})
 			}
 		}
+		if len(change.Created) != 1-len(change.Deleted) {
+			t.Errorf("the change is %+v", change)
+		}
 		for _, key := range change.Deleted {
 			r.Findings = append(r.Findings, analyze.Finding{Code: "OUT0003", Severity: analyze.Warning, Source: "other.yaml:3", Message: key.String()})
 		}

@@ -16,6 +16,7 @@ import (
 
 // analyze analyzes the objects in force. Objects of the form are added, or replace those with their
 // names; those in deleted are left out. With compare, only the findings that this brings are returned.
+// Those in created did not exist before, although the control plane may not have noticed yet.
 func (d debugger) analyze() (answerOf, error) {
 	if d.mesh.Services == nil || d.cfg.Objects == nil {
 		return answerOf{}, errors.New("there is no snapshot of services yet")
@@ -29,37 +30,55 @@ func (d debugger) analyze() (answerOf, error) {
 		files = append(files, analyze.File{Source: source, Data: []byte(text)})
 	}
 	read := analyze.Read(d.ended, files, d.query.Get("namespace"), d.query.Get("lenient") == "true")
-	replaced, change := map[model.Key]bool{}, map[model.Key]*model.Config{}
+	created, gone, err := d.keys("created")
+	if err != nil {
+		return answerOf{}, err
+	}
+	replaced, change, err := d.keys("deleted")
+	if err != nil {
+		return answerOf{}, err
+	}
 	for _, c := range read.Objects {
 		c.Created = time.Now() // as in a store: the order of objects depends on their age
-		if stored := d.cfg.Objects.Get(c.Key); stored != nil {
+		if stored := d.cfg.Objects.Get(c.Key); stored != nil && !created[c.Key] {
 			c.Created, c.From = stored.Created, stored.From
 		}
 		if replaced[c.Key] = true; snapshot.InForce(c.Kind) {
 			change[c.Key] = c
 		}
 	}
-	for _, text := range d.query["deleted"] {
-		parts := strings.SplitN(text, "/", 3)
-		if len(parts) != 3 {
-			return answerOf{}, fmt.Errorf("deleted=%q is no key: write KIND/NAMESPACE/NAME", text)
-		}
-		key := model.Key{Kind: model.Kind(parts[0]), Namespace: parts[1], Name: parts[2]}
-		if replaced[key] = true; snapshot.InForce(key.Kind) && d.cfg.Objects.Get(key) != nil {
-			change[key] = nil
-		}
-	}
-	in := d.analyzed(d.mesh, replaced)
-	if len(change) > 0 && d.cfg.Propose != nil {
-		in.Mesh = d.cfg.Propose(d.mesh, Proposal{Objects: change}).Mesh
-	}
+	in := d.analyzed(d.after(change), replaced)
 	in.Manifests, in.Objects, in.Problems = read.Manifests, append(in.Objects, read.Objects...), append(in.Problems, read.Problems...)
 	if d.query.Get("compare") == "true" {
-		return answerOf{json: analyze.Compare(d.analyzed(d.mesh, nil), in)}, nil
+		return answerOf{json: analyze.Compare(d.analyzed(d.after(gone), created), in)}, nil
 	}
 	result := analyze.Run(in)
 	result.Skipped = read.Skipped
 	return answerOf{json: result}, nil
+}
+
+// keys returns the objects that a field of the form names, and how those of them go that are in force.
+func (d debugger) keys(field string) (named map[model.Key]bool, gone map[model.Key]*model.Config, err error) {
+	named, gone = map[model.Key]bool{}, map[model.Key]*model.Config{}
+	for _, text := range d.query[field] {
+		parts := strings.SplitN(text, "/", 3)
+		if len(parts) != 3 {
+			return nil, nil, fmt.Errorf("%s=%q is no key: write KIND/NAMESPACE/NAME", field, text)
+		}
+		key := model.Key{Kind: model.Kind(parts[0]), Namespace: parts[1], Name: parts[2]}
+		if named[key] = true; snapshot.InForce(key.Kind) && d.cfg.Objects.Get(key) != nil {
+			gone[key] = nil
+		}
+	}
+	return named, gone, nil
+}
+
+// after returns the mesh after a change of its objects.
+func (d debugger) after(change map[model.Key]*model.Config) *snapshot.Mesh {
+	if len(change) == 0 || d.cfg.Propose == nil {
+		return d.mesh
+	}
+	return d.cfg.Propose(d.mesh, Proposal{Objects: change}).Mesh
 }
 
 // analyzed returns the input of an analysis: the objects in force, except those that are replaced.
