@@ -133,11 +133,11 @@ func TestRefusals(t *testing.T) {
 		"a template":                    {policy("{action: DENY, rules: [{to: [{operation: {paths: [\"/a/{*}\"]}}, {operation: {notPaths: [\"/a/{*}\"]}}]}]}"), "OUT0020", ""},
 		"prefixes and suffixes":         {policy("{action: DENY, rules: [{to: [{operation: {notPaths: [\"/a*\"]}}, {operation: {paths: [\"*z\", /a]}}, {operation: {paths: [\"/a*\"], notPaths: [\"*z\"]}}]}]}"), "OUT0020", "together"},
 		"a suffix is left":              {policy("{action: DENY, rules: [{to: [{operation: {notPaths: [\"/a*\"]}}, {operation: {paths: [\"/a*\"], notPaths: [\"*z\"]}}]}]}"), "OUT0020", ""},
-		"a port that nobody has":        {policy("{rules: [{to: [{operation: {ports: [\"9999\"]}}]}]}"), "OUT0020", "spec.rules allows no request to shop/web, which has the ports 8080"},
+		"a port that nobody has":        {policy("{rules: [{to: [{operation: {ports: [\"9999\"]}}]}]}"), "OUT0020", "spec.rules allows no request to shop/web at the ports 8080"},
 		"a port beside another rule":    {policy("{rules: [{to: [{operation: {ports: [\"9999\"]}}]}, {to: [{operation: {ports: [\"8080\"], methods: [GET]}}]}]}"), "OUT0020", ""},
 		"what is allowed is denied":     {policy("{rules: [{to: [{operation: {paths: [/a, /b]}}]}]}") + "---\n" + strings.Replace(policy("{action: DENY, rules: [{to: [{operation: {paths: [\"/*\"], notPaths: [/c]}}]}]}"), "name: a", "name: b", 1), "OUT0020", "The policies shop/b, shop/a together deny every request to shop/web."},
 		"some of it is denied":          {policy("{rules: [{to: [{operation: {paths: [/a, /b]}}]}]}") + "---\n" + strings.Replace(policy("{action: DENY, rules: [{to: [{operation: {paths: [/a]}}]}]}"), "name: a", "name: b", 1), "OUT0020", ""},
-		"an unknown authorizer":         {policy("{action: CUSTOM, provider: {name: gone}, rules: [{}]}"), "OUT0020", `no extension provider "gone"`},
+		"an unknown authorizer":         {policy("{action: CUSTOM, provider: {name: gone}, rules: [{}]}"), "OUT0020", `no extension provider "gone". What the rules match is denied`},
 		"one for some paths":            {policy("{action: CUSTOM, provider: {name: gone}, rules: [{to: [{operation: {paths: [/a]}}]}]}"), "OUT0020", ""},
 	})
 }

@@ -303,13 +303,14 @@ func (a *analysis) refusal(r *refusal, ports []workloadPort, workloads []string)
 		i := slices.IndexFunc(r.by, func(p *snapshot.AuthorizationPolicy) bool {
 			return p.Spec.GetAction() == securityv1beta1.AuthorizationPolicy_CUSTOM
 		})
-		a.report("OUT0020", r.by[i].Config, fmt.Sprintf("spec.provider: %v; what the rules match is denied, which leaves no request to %s.", r.err, to), "Correct the provider, or add it to the mesh config.")
+		why, cure := sentences(r.err.Error())
+		a.report("OUT0020", r.by[i].Config, fmt.Sprintf("spec.provider: %s What the rules match is denied, which leaves no request to %s.", why, to), cure)
 	case r.allowed:
 		var numbers []string
 		for _, p := range ports {
 			numbers = append(numbers, fmt.Sprint(p.target))
 		}
-		a.report("OUT0020", newest.Config, fmt.Sprintf("spec.rules allows no request to %s, which has the ports %s, and no other policy does, so all are denied.", to, names(numbers)),
+		a.report("OUT0020", newest.Config, fmt.Sprintf("spec.rules allows no request to %s at the ports %s, and no other policy does, so all are denied.", to, names(numbers)),
 			"Write a port of the workload, or remove the condition.")
 	case len(r.by) == 1:
 		a.report("OUT0020", newest.Config, fmt.Sprintf("spec.rules together deny every request to %s.", to), "Leave out a port, a method or a path, unless this is meant.")
