@@ -115,8 +115,11 @@ type Type struct {
 	Resources int    `json:"resources"`
 	Sent      string `json:"sent,omitempty"` // nonces
 	Acked     string `json:"acked,omitempty"`
-	Reason    string `json:"reason,omitempty"` // Envoy's words
+	Reason    string `json:"reason,omitempty"` // the words of Envoy or its agent, see AgentCode
 }
+
+// AgentCode is the prefix of rejections by agents. Envoy did not receive what they rejected.
+const AgentCode = "code 0:"
 
 // Held is a resource that is held back because a proxy refused it.
 type Held struct {
@@ -220,7 +223,7 @@ type Standing struct {
 	Proxy string `json:"proxy"`
 	State State  `json:"state"`
 	// Of Stale, Rejected and HeldBack: types or resources, since when, and
-	// Envoy's words.
+	// the words of Envoy or its agent.
 	What   string    `json:"what,omitempty"`
 	Since  time.Time `json:"since,omitzero"`
 	By     string    `json:"rejected_by,omitempty"`

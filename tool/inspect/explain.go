@@ -39,8 +39,8 @@ func newExplainCommand(cfg Config) *cobra.Command {
 		Use:   "explain (KIND/NAME[.NAMESPACE] | KIND NAME | PROXY | CODE)",
 		Short: "Print why: of an object, a proxy, a request, or a code of analyze",
 		Long: `Of an object: which resources of Envoy it has a part in, which proxies have
-acknowledged its last change, which have not yet, which rejected it and with
-Envoy's words, and what is known to be wrong with it, since when.
+acknowledged its last change, which have not yet, which rejected it and with the
+words of Envoy or the agent, and what is known to be wrong with it, since when.
 
 Of a proxy, as name.namespace: the objects that decide what it has, what is wrong
 with them, and what it or another proxy of its kind rejected.

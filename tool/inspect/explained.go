@@ -173,18 +173,18 @@ func (v view) standings(o report.Object) error {
 	return nil
 }
 
-// words prints the error messages of Envoy without duplicates.
+// words prints the words of rejections without duplicates.
 func (v view) words(list []report.Standing) {
-	said := map[string]bool{}
+	printed := map[string]bool{}
 	for _, s := range list {
-		text := oneLine(s.Reason)
-		if text == "" || said[text] {
+		if s.Reason == "" || printed[s.Reason] {
 			continue
 		}
-		if len(said) == 0 {
-			v.say("\nEnvoy's words:\n")
+		if len(printed) == 0 {
+			v.say("\nRejections:\n")
 		}
-		said[text] = true
+		printed[s.Reason] = true
+		typ, _, _ := strings.Cut(s.What, " ")
 		instead := "it is ignored, because there was none before"
 		switch {
 		case s.LastGood:
@@ -192,7 +192,7 @@ func (v view) words(list []report.Standing) {
 		case isPlugin(s.What):
 			instead = failStrategy
 		}
-		v.say("  %s, %s ago: %s\n    (%s)\n", s.By, age(s.Since, v.now), text, instead)
+		v.say("  %s, %s ago. %s\n    (%s)\n", s.By, age(s.Since, v.now), whoSays(typ, s.Reason), instead)
 	}
 }
 

@@ -119,7 +119,8 @@ func rejections(proxies []report.Proxy) (list []mesh.Trouble) {
 		workload := strings.TrimSuffix(oneLine(p.Name), "."+p.Namespace)
 		for _, t := range p.Types {
 			if t.State == report.Rejected {
-				refusal := mesh.Trouble{Workload: workload, Text: "Envoy refuses " + strings.ToUpper(t.Name) + ": " + oneLine(t.Reason)}
+				who, text := wordsOf(t.Name, t.Reason)
+				refusal := mesh.Trouble{Workload: workload, Text: who + " refuses " + strings.ToUpper(t.Name) + ": " + text}
 				for _, h := range p.Held {
 					if h.Type == t.Name && len(h.Objects) > 0 {
 						o := h.Objects[0]

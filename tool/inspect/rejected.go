@@ -4,6 +4,7 @@
 package inspect
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -17,6 +18,26 @@ const failStrategy = "the failStrategy of the plugin decides: requests are denie
 func isPlugin(what string) bool {
 	typ, _, _ := strings.Cut(what, " ")
 	return typ == "ecds"
+}
+
+// coded is the code of a rejection, which is no part of the words.
+var coded = regexp.MustCompile(`^code \d+: *`)
+
+// wordsOf returns who rejected something of a type, and with which words: Envoy, or its agent, which marks what
+// Envoy did not see, and answers for names and trust bundles itself.
+func wordsOf(typ, reason string) (who, text string) {
+	const refused = "refused by the agent: "
+	text = coded.ReplaceAllString(oneLine(reason), "")
+	if own, ok := strings.CutPrefix(text, refused); ok || strings.HasPrefix(reason, report.AgentCode) || typ == "nds" || typ == "pcds" {
+		return "the agent", own
+	}
+	return "Envoy", text
+}
+
+// whoSays returns the words of a rejection after the name of whom they are from.
+func whoSays(typ, reason string) string {
+	who, text := wordsOf(typ, reason)
+	return strings.ToUpper(who[:1]) + who[1:] + " says: " + text
 }
 
 // notInForce reports whether the newest version of an object is not in force, or not everywhere.
@@ -93,7 +114,7 @@ func (v view) own(p report.Proxy) {
 		case t.Acked == "":
 			instead = "it has accepted none of this type since it connected"
 		}
-		v.say("  %s, by %s %s ago; %s\n    Envoy says: %s\n", t.Name, p.Name, age(t.Since, v.now), instead, oneLine(t.Reason))
+		v.say("  %s, by %s %s ago; %s\n    %s\n", t.Name, p.Name, age(t.Since, v.now), instead, whoSays(t.Name, t.Reason))
 	}
 }
 
@@ -103,7 +124,7 @@ func (v view) held(h report.Held) {
 	if h.LastGood {
 		instead = "the last valid one stays in force"
 	}
-	v.say("  %s %s, by %s %s ago; %s\n    Envoy says: %s\n", h.Type, h.Name, h.By, age(h.Since, v.now), instead, oneLine(h.Reason))
+	v.say("  %s %s, by %s %s ago; %s\n    %s\n", h.Type, h.Name, h.By, age(h.Since, v.now), instead, whoSays(h.Type, h.Reason))
 	for _, o := range h.Objects {
 		v.say("    Made from: %s\n", causeText(o))
 	}

@@ -75,7 +75,7 @@ func reasonOf(p report.Proxy, t report.Type) string {
 	case report.Stale:
 		return "no answer to the last response"
 	case report.Rejected:
-		return "Envoy says: " + oneLine(t.Reason)
+		return whoSays(t.Name, t.Reason)
 	case report.HeldBack:
 		for _, h := range p.Held {
 			if h.Type == t.Name {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
-	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -188,7 +187,7 @@ func (d debugger) standingOf(st *Stream, mine map[item]bool, refused []heldBack,
 			out.Since = st.typeOf(explained[i]).Since
 			// Envoy keeps what it had; a plugin that an agent could not load is
 			// replaced, by what the plugin's fail strategy says.
-			out.LastGood = explained[i] != xds.TypeExtension || !strings.HasPrefix(r.Reason, secrets.AgentCode)
+			out.LastGood = explained[i] != xds.TypeExtension || !strings.HasPrefix(r.Reason, report.AgentCode)
 			return out
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/internal/clip"
@@ -184,9 +185,6 @@ func (v *Plugins) Sent(nonce string, resources []*xds.Resource) {
 // scriptError begins Envoy's message about a script that it cannot load.
 const scriptError = "script load error: "
 
-// AgentCode is the prefix of rejections by agents. Envoy did not receive what they rejected.
-const AgentCode = "code 0:"
-
 // Answered processes the proxy's answer to a response: the rejection with its code, or "" for an
 // acceptance, and the message in it. It returns the names of resources to send again: Envoy stops at
 // the first one that it rejects, in an order of its own, and may lack the others. Code 0 is that of
@@ -211,7 +209,7 @@ func (v *Plugins) Answered(nonce, rejected, message string) (again []string) {
 			delete(v.rejections, res.Name)
 		}
 	}
-	if strings.HasPrefix(rejected, AgentCode) {
+	if strings.HasPrefix(rejected, report.AgentCode) {
 		return nil // the agent retries and answers again
 	}
 	v.pending = slices.Delete(v.pending, 0, i+1)
