@@ -179,7 +179,7 @@ func TestDebugContent(t *testing.T) {
 		p := h.join(t, "shop", "default")
 		for _, names := range [][]string{nil, {"other.default"}} {
 			all := p.question(debug.Type+"/config_dump", names...)
-			if len(all) != 4 {
+			if len(all) != 5 {
 				t.Fatalf("%v: got %d parts", names, len(all))
 			}
 			var clusters adminv3.ClustersConfigDump

@@ -42,7 +42,7 @@ func TestDebugShowsHostsInRoutes(t *testing.T) {
 	p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: xds.TypeCluster})
 	p.any()
 	all := p.question(debug.Type + "/config_dump")
-	if len(all) != 4 {
+	if len(all) != 5 {
 		t.Fatalf("got %d parts", len(all))
 	}
 	var routes adminv3.RoutesConfigDump

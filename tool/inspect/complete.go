@@ -48,9 +48,12 @@ func beginningWith(beginning string, list []string) []string {
 }
 
 // completeProxy completes the name of a proxy as the only argument.
-func completeProxy(f *askFlags) completed {
+func completeProxy(f *askFlags) completed { return completeProxies(f, 1) }
+
+// completeProxies completes the names of proxies as arguments, of which there may be most.
+func completeProxies(f *askFlags, most int) completed {
 	return func(cmd *cobra.Command, args []string, beginning string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
+		if len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		var names []string

@@ -142,6 +142,19 @@ func requests() []report.Decision {
 	return []report.Decision{allowed, denied, none, closed}
 }
 
+// printRoots prints comparisons of roots: the same, some in common, and none.
+func printRoots(v view) error {
+	of := func(serial string, in ...string) root {
+		return root{secret{Name: rootsName, Serial: serial, NotAfter: now.AddDate(9, 0, 0), Fingerprint: strings.Repeat(serial, 16)}, in}
+	}
+	names := []string{"web.shop", "cart.shop"}
+	return errors.Join(
+		v.roots(comparedRoots{Equal: true, Roots: []root{of("0abc", names...)}}, names, 1),
+		v.roots(comparedRoots{Roots: []root{of("0abc", names...), of("0def", "cart.shop")}}, names, 1),
+		v.roots(comparedRoots{Roots: []root{of("0abc", "web.shop"), of("0def", "cart.shop")}}, names, 0),
+	)
+}
+
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	decided := report.Decided{

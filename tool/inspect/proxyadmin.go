@@ -4,6 +4,7 @@
 package inspect
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -168,6 +169,8 @@ type secret struct {
 	Serial    string    `json:"serial_number,omitempty"`
 	NotBefore time.Time `json:"not_before,omitzero"`
 	NotAfter  time.Time `json:"not_after,omitzero"`
+	// Fingerprint is the SHA-256 of the certificate.
+	Fingerprint string `json:"sha256,omitempty"`
 }
 
 // secretsOf returns a secret for each chain and each root.
@@ -188,7 +191,7 @@ func secretsOf(d *adminv3.SecretsConfigDump, now time.Time) []secret {
 			list = list[:1]
 		}
 		for _, c := range list {
-			one := secret{Name: name, Type: kind, Status: status, Issuer: c.Issuer.String(), Serial: fmt.Sprintf("%x", c.SerialNumber.Bytes()), NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC()}
+			one := secret{Name: name, Type: kind, Status: status, Issuer: c.Issuer.String(), Serial: fmt.Sprintf("%x", c.SerialNumber.Bytes()), NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(), Fingerprint: fmt.Sprintf("%x", sha256.Sum256(c.Raw))}
 			if len(c.URIs) > 0 {
 				one.Identity = c.URIs[0].String()
 			}

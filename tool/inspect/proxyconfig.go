@@ -35,9 +35,9 @@ func newProxyConfigCommand(cfg Config) *cobra.Command {
 		Use:     "proxy",
 		Aliases: []string{"proxy-config", "pc"},
 		Short:   "Print the configuration of a proxy, or change its log levels",
-		Long: `Print the clusters, listeners, routes or endpoints that the control plane gave to a
-proxy, or those that its Envoy has; the certificates, the bootstrap and the log
-levels of an Envoy.`,
+		Long: `Print the clusters, listeners, routes, endpoints or extensions that the control plane
+gave to a proxy, or those that its Envoy has; the certificates, the bootstrap and the
+log levels of an Envoy.`,
 		Example: "  outrigger proxy clusters frontend\n  outrigger proxy all frontend --diff",
 		Args:    cobra.NoArgs,
 	}
@@ -47,7 +47,7 @@ levels of an Envoy.`,
 		all = append(all, p.filters...)
 	}
 	slices.Sort(all)
-	cmd.AddCommand(newSecretsCommand(cfg), newBootstrapCommand(cfg), newLogCommand(cfg))
+	cmd.AddCommand(newSecretsCommand(cfg), newRootsCommand(cfg), newBootstrapCommand(cfg), newLogCommand(cfg))
 	cmd.AddCommand(newPartCommand(cfg, "all", []string{"a"}, slices.Compact(all), parts()...))
 	return cmd
 }
@@ -56,8 +56,11 @@ levels of an Envoy.`,
 func newPartCommand(cfg Config, name string, aliases, filters []string, selected ...part) *cobra.Command {
 	f := proxyConfigFlags{askFlags: askFlags{cfg: cfg}, parts: selected}
 	what := name
-	if len(selected) > 1 {
-		what = "clusters, listeners, routes and endpoints"
+	switch {
+	case len(selected) > 1:
+		what = "clusters, listeners, routes, endpoints and ECDS"
+	case name == extensions:
+		what = "extensions (ECDS)"
 	}
 	cmd := &cobra.Command{
 		Use:     name + " PROXY",
@@ -68,16 +71,18 @@ a proxy, which is named as name.namespace or the beginning of it.
 
 With -f, the answer of /debug/config_dump, or of /config_dump of Envoy's admin port,
 is read from a file. With --live, the Envoy of PROXY is asked instead of the control
-plane; with --admin, the one at that address, without PROXY. With --diff, the names of the resources are printed that only the Envoy or the
-control plane has, or that differ. Resources of Envoy's bootstrap and virtual hosts that Envoy did
-not request yet are no differences. Of endpoints, the address, weight, locality and
-priority are compared.
+plane; with --admin, the one at that address, without PROXY. With --diff, the names of the
+resources are printed that only the Envoy or the control plane has, or that differ.
+Resources of Envoy's bootstrap, listeners that drain, virtual hosts that Envoy did not
+request yet and the place of a Wasm module, which the agent changes, are no
+differences. Of endpoints, the address, weight, locality and priority are compared.
 ` + reachLong + `
 
 Each filter selects in the tables that it belongs to. Names are compared in
 full, except by --fqdn.
 OUTLIER CHECK is FAILED for an endpoint that the outlier detection of the Envoy ejected;
-only the Envoy knows it.
+only the Envoy knows it. STATUS of clusters and listeners is there if one is WARMING:
+not in use yet, or DRAINING.
 -o json and -o yaml print the selected resources. Columns without values are left
 out. The exit code is 0, or 1 if there are differences or an error.`,
 		Example: "  outrigger proxy " + name + " frontend\n  outrigger proxy " + name + " frontend --live\n  outrigger proxy " + name + " frontend.shop -o json\n" +

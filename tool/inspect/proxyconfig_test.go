@@ -21,6 +21,8 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -87,7 +89,7 @@ func testClusters() *adminv3.ClustersConfigDump {
 			ruled, custom, named, cluster("inbound|8080||", clusterv3.Cluster_ORIGINAL_DST),
 			cluster("outbound|9080||reviews.shop.svc.cluster.local", clusterv3.Cluster_EDS), cluster("outbound|port||x", clusterv3.Cluster_EDS),
 		),
-		DynamicWarmingClusters: []*adminv3.ClustersConfigDump_DynamicCluster{{ErrorState: &adminv3.UpdateFailureState{Details: "bad"}, ClientStatus: adminv3.ClientResourceStatus_NACKED}},
+		DynamicWarmingClusters: []*adminv3.ClustersConfigDump_DynamicCluster{{Cluster: packed(ruled)}, {ErrorState: &adminv3.UpdateFailureState{Details: "bad"}, ClientStatus: adminv3.ClientResourceStatus_NACKED}},
 	}
 }
 
@@ -186,9 +188,17 @@ func testEndpoints(health corev3.HealthStatus, hosts ...string) *adminv3.Endpoin
 	}}
 }
 
+func testExtensions() *adminv3.EcdsConfigDump {
+	d := &adminv3.EcdsConfigDump{}
+	for name, m := range map[string]proto.Message{"shop.count": &wasmv3.Wasm{}, "shop.limits": &rbacv3.RBAC{}} {
+		d.EcdsFilters = append(d.EcdsFilters, &adminv3.EcdsConfigDump_EcdsFilterConfig{EcdsFilter: packed(&corev3.TypedExtensionConfig{Name: name, TypedConfig: packed(m)})})
+	}
+	return d
+}
+
 // savedDump returns a dump of Envoy with an additional unknown filter and an unknown section.
 func savedDump() string {
-	text := dumpOf(&adminv3.BootstrapConfigDump{}, testClusters(), testListeners(), testRoutes(), testEndpoints(corev3.HealthStatus_HEALTHY, "10.0.0.7", "fd00::7"), &adminv3.SecretsConfigDump{})
+	text := dumpOf(&adminv3.BootstrapConfigDump{}, testClusters(), testListeners(), testRoutes(), testEndpoints(corev3.HealthStatus_HEALTHY, "10.0.0.7", "fd00::7"), testExtensions(), &adminv3.SecretsConfigDump{})
 	filter := `{"name":"x","typed_config":{"@type":"type.googleapis.com/acme.Filter","config":{"value":[1,{"@type":7}]}}}`
 	text = strings.Replace(text, `{"name":"first"}`, filter, 1)
 	part := `{"@type":"type.googleapis.com/acme.ConfigDump","clusters":[]}`
@@ -200,7 +210,7 @@ func savedDump() string {
 func TestProxyTables(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
-		"proxy-clusters": {"clusters"}, "proxy-listeners": {"listeners"}, "proxy-routes": {"routes"}, "proxy-endpoints": {"endpoints"},
+		"proxy-clusters": {"clusters"}, "proxy-listeners": {"listeners"}, "proxy-routes": {"routes"}, "proxy-endpoints": {"endpoints"}, "proxy-ecds": {"ecds"},
 		"proxy-all-wide": {"all", "-o", "wide"}, "proxy-json": {"endpoints", "-o", "json", "--port", "443"}, "proxy-yaml": {"all", "-o", "yaml", "--cluster", "x", "--name", "web", "--subset", "v1"},
 	} {
 		out, errs, code := runWith(t, savedDump(), append([]string{"proxy", "-f", "-"}, args...)...)
@@ -225,6 +235,7 @@ func TestProxyTables(t *testing.T) {
 	if text := piped.String(); strings.Contains(text, "…") || strings.Contains(text, " +") || strings.Contains(text, "too narrow") {
 		t.Errorf("without a terminal something is left out:\n%s", text)
 	}
+	checkPrinted(t, "proxy-rootca", printRoots)
 }
 
 // clustersOfEnvoy is what Envoy's admin port returns for /clusters?format=json if 10.0.0.7 is ejected.

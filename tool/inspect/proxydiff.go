@@ -6,13 +6,17 @@ package inspect
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // How a resource differs.
@@ -68,8 +72,8 @@ func (f *proxyConfigFlags) compare(v view, given, has *configuration) error {
 // sent returns the resources that the control plane sends, by name.
 func sent(list []resource) map[string]proto.Message {
 	out := map[string]proto.Message{}
-	for _, r := range list {
-		if !r.static {
+	for _, r := range list { // of two with a name, the last is the newest
+		if !r.static && r.status != statusDraining {
 			out[r.name] = r.message
 		}
 	}
@@ -160,10 +164,37 @@ func alike(given, has proto.Message) bool {
 		return true
 	}
 	given, has = proto.Clone(given), proto.Clone(has)
+	withoutModule(given)
+	withoutModule(has)
 	redactMessage(given.ProtoReflect(), false)
 	redactMessage(has.ProtoReflect(), false)
 	return same(given, has)
 }
+
+// withoutModule removes from a Wasm filter what the agent changes: where its module is, and the variables that
+// say how to fetch it.
+func withoutModule(m proto.Message) {
+	extension, _ := m.(*corev3.TypedExtensionConfig)
+	plugin := &wasmv3.Wasm{}
+	if !extension.GetTypedConfig().MessageIs(plugin) || extension.GetTypedConfig().UnmarshalTo(plugin) != nil {
+		return
+	}
+	vm := plugin.GetConfig().GetVmConfig()
+	if vm == nil {
+		return
+	}
+	vm.Code = nil
+	maps.DeleteFunc(vm.GetEnvironmentVariables().GetKeyValues(), func(name, _ string) bool { return strings.HasPrefix(name, wasmHint) })
+	if len(vm.GetEnvironmentVariables().GetKeyValues())+len(vm.GetEnvironmentVariables().GetHostEnvKeys()) == 0 {
+		vm.EnvironmentVariables = nil
+	}
+	if packed, err := anypb.New(plugin); err == nil {
+		extension.TypedConfig = packed
+	}
+}
+
+// wasmHint is the beginning of variables of a Wasm filter that are for agents.
+const wasmHint = "ISTIO_META_"
 
 // same reports whether two resources are the same as they are.
 func same(given, has proto.Message) bool {

@@ -13,7 +13,9 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	pluginv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -53,6 +55,16 @@ func encrypted(key, sni string) *clusterv3.Cluster {
 	return c
 }
 
+// plugin returns a Wasm filter with variables and a module.
+func plugin(root string, env map[string]string, code *corev3.AsyncDataSource) *adminv3.EcdsConfigDump {
+	vm := &pluginv3.VmConfig{Code: code}
+	if env != nil {
+		vm.EnvironmentVariables = &pluginv3.EnvironmentVariables{KeyValues: env}
+	}
+	filter := &wasmv3.Wasm{Config: &pluginv3.PluginConfig{RootId: root, Vm: &pluginv3.PluginConfig_VmConfig{VmConfig: vm}}}
+	return &adminv3.EcdsConfigDump{EcdsFilters: []*adminv3.EcdsConfigDump_EcdsFilterConfig{{EcdsFilter: packed(&corev3.TypedExtensionConfig{Name: "shop.count", TypedConfig: packed(filter)})}}}
+}
+
 // TestProxyDiff compares the configuration that a proxy was sent with that of its Envoy.
 func TestProxyDiff(t *testing.T) {
 	t.Parallel()
@@ -82,7 +94,7 @@ func TestProxyDiff(t *testing.T) {
 	heavy.Endpoints[0].LbEndpoints[0].LoadBalancingWeight = wrapperspb.UInt32(2)
 	moved := assigned("eds", "a", "b")
 	moved.Endpoints[0].Locality = &corev3.Locality{Region: "west"}
-	all := []proto.Message{testClusters(), testListeners(), testRoutes(), testEndpoints(corev3.HealthStatus_UNKNOWN, "10.0.0.7")}
+	all := []proto.Message{testClusters(), testListeners(), testRoutes(), testEndpoints(corev3.HealthStatus_UNKNOWN, "10.0.0.7"), testExtensions()}
 	for name, tc := range map[string]struct {
 		given, has []proto.Message
 		want       []difference
@@ -103,6 +115,13 @@ func TestProxyDiff(t *testing.T) {
 		"another locality":              {given: []proto.Message{endpoints(assigned("eds", "a", "b"))}, has: []proto.Message{endpoints(moved)}, want: []difference{{"endpoints", "eds", differs}}},
 		"a secret that Envoy hides":     {given: []proto.Message{dynamic(encrypted("key", "name"))}, has: []proto.Message{dynamic(encrypted(redact.Mark, "name"))}},
 		"a name next to a secret":       {given: []proto.Message{dynamic(encrypted("key", "name"))}, has: []proto.Message{dynamic(encrypted(redact.Mark, "other"))}, want: []difference{{"clusters", "tls", differs}}},
+		"a module that the agent fetched": {
+			given: []proto.Message{plugin("greet", map[string]string{"ISTIO_META_WASM_IMAGE_PULL_POLICY": "Always"}, &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Remote{Remote: &corev3.RemoteDataSource{Sha256: "1"}}})},
+			has:   []proto.Message{plugin("greet", nil, &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{Local: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: "m.wasm"}}}})},
+		},
+		"another plugin":                {given: []proto.Message{plugin("greet", map[string]string{"A": "1"}, nil)}, has: []proto.Message{plugin("greet", map[string]string{"A": "2"}, nil)}, want: []difference{{"ecds", "shop.count", differs}}},
+		"a missing plugin":              {given: []proto.Message{plugin("greet", nil, nil)}, want: []difference{{"ecds", "shop.count", onlyGiven}}},
+		"a listener that drains":        {has: []proto.Message{&adminv3.ListenersConfigDump{DynamicListeners: testListeners().GetDynamicListeners()[3:]}}},
 		"no endpoints":                  {given: []proto.Message{endpoints(assigned("eds"))}},
 		"endpoints that are missing":    {given: []proto.Message{endpoints(assigned("eds", "a"))}, want: []difference{{"endpoints", "eds", onlyGiven}}},
 		"endpoints of a static cluster": {given: []proto.Message{dynamic(static)}, has: []proto.Message{dynamic(static), endpoints(assigned("own", "a"))}},

@@ -39,9 +39,18 @@ type resource struct {
 	// static is true for a resource of Envoy's bootstrap, or of another resource, that the control
 	// plane does not send on its own.
 	static bool
+	// status is statusActive, or what Envoy does with one that is not in use.
+	status string
 	// checks are the results of the outlier detection of a running Envoy, by the address of an endpoint.
 	checks map[string]string
 }
+
+// The states of a resource in an Envoy.
+const (
+	statusActive   = "ACTIVE"
+	statusWarming  = "WARMING"
+	statusDraining = "DRAINING"
+)
 
 // configuration is what a dump contains.
 type configuration struct {
@@ -108,6 +117,8 @@ func (c *configuration) read(text []byte) error {
 		m = &adminv3.RoutesConfigDump{}
 	case "envoy.admin.v3.EndpointsConfigDump":
 		m = &adminv3.EndpointsConfigDump{}
+	case "envoy.admin.v3.EcdsConfigDump":
+		m = &adminv3.EcdsConfigDump{}
 	default:
 		if name.Parent() != "envoy.admin.v3" {
 			c.unknown++
@@ -129,47 +140,54 @@ func (c *configuration) collect(m proto.Message) {
 	switch d := m.(type) {
 	case *adminv3.ClustersConfigDump:
 		for _, s := range d.GetStaticClusters() {
-			c.add("clusters", s.GetCluster(), true)
+			c.add("clusters", s.GetCluster(), true, statusActive)
 		}
 		for _, s := range d.GetDynamicActiveClusters() {
 			c.refused(s.GetErrorState())
-			c.add("clusters", s.GetCluster(), false)
+			c.add("clusters", s.GetCluster(), false, statusActive)
 		}
 		for _, s := range d.GetDynamicWarmingClusters() {
 			if !c.refused(s.GetErrorState()) {
-				c.add("clusters", s.GetCluster(), false)
+				c.add("clusters", s.GetCluster(), false, statusWarming)
 			}
 		}
 	case *adminv3.ListenersConfigDump:
 		for _, s := range d.GetStaticListeners() {
-			c.add("listeners", s.GetListener(), true)
+			c.add("listeners", s.GetListener(), true, statusActive)
 		}
 		for _, s := range d.GetDynamicListeners() {
 			c.refused(s.GetErrorState())
-			state := s.GetActiveState()
-			if state == nil {
-				state = s.GetWarmingState()
-			}
-			if state != nil {
-				c.add("listeners", state.GetListener(), false)
+			for _, state := range []struct {
+				status string
+				of     *adminv3.ListenersConfigDump_DynamicListenerState
+			}{{statusDraining, s.GetDrainingState()}, {statusActive, s.GetActiveState()}, {statusWarming, s.GetWarmingState()}} {
+				if state.of != nil {
+					c.add("listeners", state.of.GetListener(), false, state.status)
+				}
 			}
 		}
 	case *adminv3.RoutesConfigDump:
 		for _, s := range d.GetStaticRouteConfigs() {
-			c.add("routes", s.GetRouteConfig(), true)
+			c.add("routes", s.GetRouteConfig(), true, statusActive)
 		}
 		for _, s := range d.GetDynamicRouteConfigs() {
 			if !c.refused(s.GetErrorState()) || s.GetRouteConfig() != nil {
-				c.add("routes", s.GetRouteConfig(), false)
+				c.add("routes", s.GetRouteConfig(), false, statusActive)
 			}
 		}
 	case *adminv3.EndpointsConfigDump:
 		for _, s := range d.GetStaticEndpointConfigs() {
-			c.add("endpoints", s.GetEndpointConfig(), true)
+			c.add("endpoints", s.GetEndpointConfig(), true, statusActive)
 		}
 		for _, s := range d.GetDynamicEndpointConfigs() {
 			if !c.refused(s.GetErrorState()) || s.GetEndpointConfig() != nil {
-				c.add("endpoints", s.GetEndpointConfig(), false)
+				c.add("endpoints", s.GetEndpointConfig(), false, statusActive)
+			}
+		}
+	case *adminv3.EcdsConfigDump:
+		for _, s := range d.GetEcdsFilters() {
+			if !c.refused(s.GetErrorState()) || s.GetEcdsFilter() != nil {
+				c.add(extensions, s.GetEcdsFilter(), false, statusActive)
 			}
 		}
 	}
@@ -185,13 +203,13 @@ func (c *configuration) refused(failure *adminv3.UpdateFailureState) bool {
 }
 
 // add adds a resource.
-func (c *configuration) add(part string, packed *anypb.Any, static bool) {
+func (c *configuration) add(part string, packed *anypb.Any, static bool, status string) {
 	m, err := packed.UnmarshalNew()
 	if err != nil {
 		c.unread++
 		return
 	}
-	r := resource{message: m, static: static}
+	r := resource{message: m, static: static, status: status}
 	fits := false
 	switch m := m.(type) {
 	case *clusterv3.Cluster:
@@ -202,6 +220,8 @@ func (c *configuration) add(part string, packed *anypb.Any, static bool) {
 		r.name, fits = m.GetName(), part == "routes"
 	case *endpointv3.ClusterLoadAssignment:
 		r.name, fits = m.GetClusterName(), part == "endpoints"
+	case *corev3.TypedExtensionConfig:
+		r.name, fits = m.GetName(), part == extensions
 	}
 	if !fits {
 		c.unread++

@@ -31,7 +31,7 @@ func listenerRows(r resource, all bool) (rows [][]string) {
 		}
 	}
 	row := func(match, to string) {
-		rows = append(rows, []string{some(hosts, all), some(ports, all), match, to})
+		rows = append(rows, []string{some(hosts, all), some(ports, all), match, to, r.status})
 	}
 	for _, c := range l.GetFilterChains() {
 		match := matchOf(c.GetFilterChainMatch(), all)

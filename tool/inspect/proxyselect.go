@@ -19,6 +19,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/output"
 )
 
+// extensions is the part with the filters that Envoy requests by name.
+const extensions = "ecds"
+
 // part is a part of the configuration of a proxy.
 type part struct {
 	name    string
@@ -41,8 +44,8 @@ func parts() []part {
 		{
 			"clusters",
 			[]string{"cluster", "c"},
-			[]string{"SERVICE FQDN", "PORT", "SUBSET", "DIRECTION", "TYPE", "DESTINATION RULE"},
-			[]string{"DESTINATION RULE"},
+			[]string{"SERVICE FQDN", "PORT", "SUBSET", "DIRECTION", "TYPE", "STATUS", "DESTINATION RULE"},
+			[]string{"DESTINATION RULE", "STATUS"},
 			"TYPE",
 			[]string{"direction", "fqdn", "port", "subset"},
 			selection.keepCluster,
@@ -51,8 +54,8 @@ func parts() []part {
 		{
 			"listeners",
 			[]string{"listener", "l"},
-			[]string{"ADDRESSES", "PORT", "MATCH", "DESTINATION"},
-			nil,
+			[]string{"ADDRESSES", "PORT", "MATCH", "DESTINATION", "STATUS"},
+			[]string{"STATUS"},
 			"",
 			[]string{"address", "name", "port", "type"},
 			selection.keepListener,
@@ -77,6 +80,16 @@ func parts() []part {
 			[]string{"address", "cluster", "port", "status"},
 			selection.keepEndpoints,
 			endpointRows,
+		},
+		{
+			extensions,
+			[]string{"ec"},
+			[]string{"ECDS NAME", "TYPE"}, // as istioctl
+			nil,
+			"",
+			nil,
+			func(selection, resource) bool { return true },
+			extensionRows,
 		},
 	}
 }
@@ -241,7 +254,12 @@ func clusterRows(r resource, _ bool) [][]string {
 		kind = strings.TrimPrefix(own, "envoy.clusters.")
 	}
 	rule := fromPath(c.GetMetadata(), "destination-rule")
-	return [][]string{{name.host, number(name.port), name.subset, name.direction, kind, rule}}
+	return [][]string{{name.host, number(name.port), name.subset, name.direction, kind, r.status, rule}}
+}
+
+// extensionRows returns the row of an extension.
+func extensionRows(r resource, _ bool) [][]string {
+	return [][]string{{r.name, r.message.(*corev3.TypedExtensionConfig).GetTypedConfig().GetTypeUrl()}}
 }
 
 // number formats a number, of which 0 stands for none.

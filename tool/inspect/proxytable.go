@@ -25,6 +25,9 @@ const commonDomain = ".svc.cluster.local"
 func (v view) configuration(c *configuration, list []part) error {
 	all, shortened := v.flags.width() == columns.Unlimited, false
 	for i, p := range list {
+		if i > 0 && p.name == extensions && len(c.resources[p.name]) == 0 {
+			continue // most proxies have none
+		}
 		if i > 0 {
 			v.say("\n")
 		}
@@ -62,11 +65,11 @@ func (v view) omissions(c *configuration) {
 	}
 }
 
-// without returns rows without those of some columns that have no values.
+// without returns rows without those of some columns that have no values, or only that of a resource in use.
 func without(rows [][]string, columns ...string) [][]string {
 	for _, column := range columns {
 		i := slices.Index(rows[0], column)
-		if i < 0 || slices.ContainsFunc(rows[1:], func(r []string) bool { return r[i] != "" }) {
+		if i < 0 || slices.ContainsFunc(rows[1:], func(r []string) bool { return r[i] != "" && r[i] != statusActive }) {
 			continue
 		}
 		out := make([][]string, len(rows)) // headers are shared
@@ -137,6 +140,9 @@ func (f *proxyConfigFlags) writeResources(out io.Writer, c *configuration) error
 	for _, p := range f.parts {
 		lists[p.name] = []json.RawMessage{}
 		for _, r := range c.resources[p.name] {
+			if r.status == statusDraining { // its configuration is not that of the proxy any more
+				continue
+			}
 			raw, err := marshal.Marshal(r.message)
 			if err != nil {
 				return fmt.Errorf("write %s %s: %w", p.name, oneLine(r.name), err)

@@ -116,6 +116,13 @@ func (d debugger) configDump() (answerOf, error) {
 			dump.add(typeURL, r.Name, a)
 		}
 	}
+	for _, r := range d.source.Generate(d.mesh, st.Proxy, xds.TypeExtension).Resources { // without Secrets
+		a, err := anyOf(xds.TypeExtension, r)
+		if err != nil {
+			return answerOf{}, err
+		}
+		dump.add(xds.TypeExtension, r.Name, a)
+	}
 	dump.clusters.VersionInfo, dump.listeners.VersionInfo = given[slices.Index(xds.Types, xds.TypeCluster)].Version, given[slices.Index(xds.Types, xds.TypeListener)].Version
 	refused, _ := d.heldFrom(st)
 	for _, h := range refused {
@@ -131,8 +138,8 @@ func (d debugger) configDump() (answerOf, error) {
 		dump.refuse(xds.Types[h.typ], h.Name, failure)
 	}
 	return answerOf{
-		messages: []proto.Message{dump.clusters, dump.listeners, dump.routes, dump.endpoints},
-		names:    []string{"clusters", "listeners", "routes", "endpoints"},
+		messages: []proto.Message{dump.clusters, dump.listeners, dump.routes, dump.endpoints, dump.extensions},
+		names:    []string{"clusters", "listeners", "routes", "endpoints", "extensions"},
 	}, nil
 }
 
@@ -151,10 +158,12 @@ type dump struct {
 	listeners *adminv3.ListenersConfigDump
 	routes    *adminv3.RoutesConfigDump
 	endpoints *adminv3.EndpointsConfigDump
+	// extensions are those that the proxy may request.
+	extensions *adminv3.EcdsConfigDump
 }
 
 func newDump() *dump {
-	return &dump{&adminv3.ClustersConfigDump{}, &adminv3.ListenersConfigDump{}, &adminv3.RoutesConfigDump{}, &adminv3.EndpointsConfigDump{}}
+	return &dump{&adminv3.ClustersConfigDump{}, &adminv3.ListenersConfigDump{}, &adminv3.RoutesConfigDump{}, &adminv3.EndpointsConfigDump{}, &adminv3.EcdsConfigDump{}}
 }
 
 func (d *dump) add(typeURL, name string, a *anypb.Any) {
@@ -169,6 +178,8 @@ func (d *dump) add(typeURL, name string, a *anypb.Any) {
 		d.routes.DynamicRouteConfigs = append(d.routes.DynamicRouteConfigs, &adminv3.RoutesConfigDump_DynamicRouteConfig{RouteConfig: a})
 	case xds.TypeEndpoint:
 		d.endpoints.DynamicEndpointConfigs = append(d.endpoints.DynamicEndpointConfigs, &adminv3.EndpointsConfigDump_DynamicEndpointConfig{EndpointConfig: a})
+	case xds.TypeExtension:
+		d.extensions.EcdsFilters = append(d.extensions.EcdsFilters, &adminv3.EcdsConfigDump_EcdsFilterConfig{EcdsFilter: a})
 	}
 }
 
