@@ -305,6 +305,11 @@ func TestDashboardInBrowser(t *testing.T) {
 	eval[bool](b, `document.querySelector('#found button').click(), true`)
 	b.until(`document.querySelector('#object pre').innerText.includes('virtualservice/a.shop was deleted at')`)
 	b.chart()
+	b.narrow()
+	t.Run("axe", func(t *testing.T) {
+		b.call("Runtime.evaluate", map[string]any{"expression": axeScript(t)}, nil)
+		b.obstacles()
+	})
 	// How long an update blocks the page, for the picture and the longest table.
 	took := eval[[]float64](b, `['top', 'status'].map(name => {
 		const times = [];

@@ -29,7 +29,9 @@ function distances(names, links) {
 }
 
 // spread returns the position of each node: a column for each distance, as wide as its nodes need, with
-// nodes near to those that they call or are called by.
+// nodes near to those that they call or are called by. It takes 17 ms for 1,000 nodes and 3,969 edges. For
+// these the libraries were too slow: gonum's EadesR2 2 to 6 s, with other places each time, and a stack
+// overflow for some parameters; its IsomapR2 13 s; Graphviz 37 s; dagre more than 4 minutes.
 function spread(names, links, aspect) {
   const away = distances(names, links), rows = [], around = new Map(names.map(n => [n, []])), high = new Map();
   for (const n of names) (rows[away.get(n)] ??= []).push(n);
