@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 //go:generate go test -run ^TestDocument$ . -update
@@ -60,5 +62,18 @@ func TestDocument(t *testing.T) {
 	}
 	if string(got) != Document() {
 		t.Errorf("%s is not what the table of codes says: run make generate", file)
+	}
+}
+
+// TestTextInPipes checks that a finding without a terminal is one line, whatever it has.
+func TestTextInPipes(t *testing.T) {
+	t.Parallel()
+	f := Finding{Code: "IST0101", Severity: Error, Object: Object{Kind: "VirtualService", Namespace: "shop", Name: "web"}, Source: "web.yaml:3", Message: strings.Repeat("It is\nwrong. ", 20), Cure: "Correct it."}
+	want := "ERROR IST0101 VirtualService/shop/web  web.yaml:3: " + strings.Repeat("It is wrong. ", 20) + "Correct it.\n"
+	if got := f.Text(columns.Unlimited); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if f.Source, f.Cure = "", ""; strings.Count(f.Text(columns.Unlimited), "\n") != 1 || strings.Count(f.Text(80), "\n") < 4 {
+		t.Errorf("got %q, and %q with 80 columns", f.Text(columns.Unlimited), f.Text(80))
 	}
 }

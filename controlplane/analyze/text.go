@@ -9,16 +9,21 @@ import (
 	"unicode/utf8"
 
 	"github.com/outrigger-mesh/outrigger/internal/clip"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // maxText is the maximum length of a part of a finding in bytes.
 const maxText = 2000
 
-// Text returns a finding as lines of at most width characters: its object, what is wrong, the cure.
-// Characters that control terminals are escaped.
+// Text returns a finding as lines of at most width characters: its object, what is wrong, the cure;
+// with [columns.Unlimited] as one line. Characters that control terminals are escaped.
 func (f Finding) Text(width int) string {
 	head := fmt.Sprintf("%s %s %s", strings.ToUpper(string(f.Severity)), f.Code, plain(f.Object.String()))
-	if source := plain(f.Source); source != "" {
+	source := plain(f.Source)
+	if width == columns.Unlimited {
+		return strings.TrimSpace(fmt.Sprintf("%s: %s %s", strings.TrimSpace(head+"  "+source), plain(f.Message), plain(f.Cure))) + "\n"
+	}
+	if source != "" {
 		gap := "  "
 		if utf8.RuneCountInString(head+gap+source) > width {
 			gap = "\n  "

@@ -107,14 +107,6 @@ func (f *askFlags) width() int {
 	return max(f.cfg.Width, leastWidth)
 }
 
-// textWidth is like width for sentences, which files and pipes have in lines, too.
-func (f *askFlags) textWidth() int {
-	if f.cfg.Width <= 0 && f.output != outWide {
-		return tableWidth
-	}
-	return f.width()
-}
-
 // addresses returns the addresses of the control planes to query.
 func (f *askFlags) addresses() ([]string, error) {
 	list := f.controls

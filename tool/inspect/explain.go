@@ -120,7 +120,7 @@ func (f *askFlags) explainCode(cmd *cobra.Command, e analyze.Explanation) error 
 	if !f.forReaders() {
 		return f.write(cmd.OutOrStdout(), e)
 	}
-	_, err := io.WriteString(columns.Raw(cmd.OutOrStdout()), e.Page(f.textWidth()))
+	_, err := io.WriteString(columns.Raw(cmd.OutOrStdout()), e.Page(f.width()))
 	return err
 }
 

@@ -64,7 +64,7 @@ func (f *analyzeFlags) print(out io.Writer, r analyze.Result) {
 	counts := map[analyze.Severity]int{}
 	for _, n := range r.Findings {
 		counts[n.Severity]++
-		_, _ = io.WriteString(out, n.Text(f.textWidth())) // the terminal may be closed
+		_, _ = io.WriteString(out, n.Text(f.width())) // the terminal may be closed
 	}
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format, args...) } // the terminal may be closed
 	if len(r.Findings) > 0 {
@@ -74,7 +74,7 @@ func (f *analyzeFlags) print(out io.Writer, r analyze.Result) {
 		say("%s not listed: correct the others first\n", count(r.Unlisted, "finding is", "findings are"))
 	}
 	for _, text := range r.Unchecked {
-		say("%s", analyze.Wrap("Not checked: "+text+".", "", f.textWidth()))
+		say("%s", analyze.Wrap("Not checked: "+text+".", "", f.width()))
 	}
 	skipped := ""
 	if r.Skipped > 0 {

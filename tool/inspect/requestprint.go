@@ -327,7 +327,7 @@ func (v view) related(d explainedRequest) {
 	}
 	findings, left := cut(v.flags, d.Findings)
 	for _, f := range findings {
-		_, _ = io.WriteString(v.out, f.Text(v.flags.textWidth())) // the terminal may be closed
+		_, _ = io.WriteString(v.out, f.Text(v.flags.width())) // the terminal may be closed
 	}
 	v.more(left)
 }

@@ -56,7 +56,7 @@ func change() report.WhatIf {
 		},
 		Requests:    40,
 		Untried:     []string{"7 identities were not tried"},
-		Verdicts:    []report.Verdict{{Proxy: "cart-1.shop", Alike: 2}, {Proxy: "reservations", Alike: 1, Error: "Proto constraint validation failed"}},
+		Verdicts:    []report.Verdict{{Proxy: "cart-1.shop", Alike: 2}, {Proxy: "reservations", Alike: 2, Error: "Proto constraint validation failed"}, {Proxy: "a", Alike: 1, Error: "cannot bind 10.0.0.7:80"}, {Proxy: "b", Alike: 5, Error: "cannot bind 10.0.0.8:80"}, {Proxy: "c", Alike: 1, Error: "cannot bind 10.0.0.9:80"}, {Proxy: "d", Alike: 2, Error: "cannot bind 10.0.0.10:80"}},
 		Unvalidated: 3,
 	}
 }

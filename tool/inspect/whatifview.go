@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -47,10 +48,13 @@ func (v view) whatIf(w report.WhatIf) error {
 	for _, e := range w.Verdicts {
 		if e.Error == "" {
 			accepted += e.Alike
-			continue
 		}
-		v.say("\nENVOY REFUSES the configuration of %s: %s\n", count(e.Alike, "proxy", "proxies")+" such as "+e.Proxy, e.Error)
 	}
+	refusals, left := cut(v.flags, refusals(w.Verdicts))
+	for _, r := range refusals {
+		v.say("\nENVOY REFUSES the configuration of %s: %s\n", count(r.proxies, "proxy", "proxies")+" such as "+strings.Join(r.named, ", "), r.reason)
+	}
+	v.more(left)
 	if accepted > 0 {
 		v.say("\nEnvoy accepts the configuration of %s\n", count(accepted, "proxy", "proxies"))
 	}
@@ -58,6 +62,40 @@ func (v view) whatIf(w report.WhatIf) error {
 		v.say("The configuration of %s was not validated: only %d different ones are\n", count(w.Unvalidated, "proxy", "proxies"), maxValidated)
 	}
 	return nil
+}
+
+// maxRefusing is how many proxies are named behind one refusal.
+const maxRefusing = 3
+
+// refusal is what Envoy says about the configuration of some proxies, the first of which are named.
+type refusal struct {
+	reason  string
+	proxies int
+	named   []string
+}
+
+// placeOf matches what differs between the same refusals for different proxies.
+var placeOf = regexp.MustCompile(`\d+\.\d+\.\d+\.\d+|\[?[0-9a-f]*:[0-9a-f:]*:[0-9a-f]+\]?`)
+
+// refusals returns the refusals among verdicts, each once for all proxies that differ in addresses only.
+func refusals(verdicts []report.Verdict) (list []refusal) {
+	places := map[string]int{}
+	for _, e := range verdicts {
+		if e.Error == "" {
+			continue
+		}
+		key := placeOf.ReplaceAllString(e.Error, "")
+		at, known := places[key]
+		if !known {
+			at, places[key] = len(list), len(list)
+			list = append(list, refusal{reason: e.Error})
+		}
+		r := &list[at]
+		if r.proxies += e.Alike; len(r.named) < maxRefusing {
+			r.named = append(r.named, e.Proxy)
+		}
+	}
+	return list
 }
 
 // narrowWidth is the width of terminals below which one column has the resources that are added, changed

@@ -30,8 +30,6 @@ import (
 const (
 	// maxReviewed is how many findings of a change are printed.
 	maxReviewed = 10
-	// findingWidth is the width of a finding in characters, where there is no terminal.
-	findingWidth = 80
 )
 
 // review prints what a change breaks before it is written.
@@ -61,7 +59,7 @@ func (r *review) ask(ctx context.Context, out io.Writer, added []analyze.Finding
 			_, _ = fmt.Fprintf(out, "%s not listed: outrigger analyze lists all\n", count(len(added)-i, "more finding")) // the terminal may be closed
 			break
 		}
-		_, _ = io.WriteString(out, f.Text(cmp.Or(columns.OfTerminal(out), findingWidth))) // as above
+		_, _ = io.WriteString(out, f.Text(cmp.Or(columns.OfTerminal(out), columns.Unlimited))) // as above
 	}
 	if r.yes || !slices.ContainsFunc(added, analyze.Finding.DeniesAll) {
 		return nil
