@@ -5,6 +5,8 @@ package kube
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -15,15 +17,16 @@ import (
 )
 
 // TestServicesPast checks that the history of a Service has the number of its endpoints, and that a
-// request of the past is sent to the endpoints of then, also after the Service has been deleted.
+// request of the past is sent to the endpoints of then, also after the Service has been deleted. Objects of
+// the cluster are rolled back.
 func TestServicesPast(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
 	ctx := testContext(t)
 	w := writer{t, c.Admin()}
-	w.must(c.CreateNamespace(ctx, "shop"))
-	plane := newControl(t, install(t, c, "rbac.yaml"), nil)
-	plane.args = append(plane.args, "--grpcAddr", plane.host+":15010")
+	w.must(errors.Join(c.CreateNamespace(ctx, "shop"), c.ApplyCRDs(ctx, definitionsOf(t, "istio.io/api", "kubernetes"))))
+	plane := newControl(t, install(t, c, "rbac.yaml", "rbac-config.yaml"), nil)
+	plane.args = append(plane.args, "--grpcAddr", plane.host+":15010", "--configDir", "")
 	w.must(plane.Start(ctx))
 	outrigger := program(t, "outrigger")
 	ask := func(args ...string) string {
@@ -92,5 +95,51 @@ func TestServicesPast(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("explain of the Service that was deleted lacks %q:\n%s", want, out)
 		}
+	}
+	rollsBack(t, c, plane.host+":8080")
+}
+
+// rollsBack restores an object of the cluster, and refuses to restore what is another object by the name.
+func rollsBack(t *testing.T, c *Cluster, control string) {
+	t.Helper()
+	ctx := testContext(t)
+	admin, err := c.Kubeconfig("admin", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(input string, args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(ctx, program(t, "outrigger"), args...)
+		cmd.Env, cmd.Stdin = append(os.Environ(), "KUBECONFIG="+admin, "TMPDIR="+t.TempDir()), strings.NewReader(input)
+		out, _ := cmd.CombinedOutput() // a refusal exits with 1
+		return string(out)
+	}
+	entry := func(address string) string {
+		return "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: one, namespace: shop}\nspec: {address: " + address + "}\n"
+	}
+	recorded := func(n int) func() bool {
+		return func() bool {
+			return strings.Count(run("", "history", "we/one.shop", "--control", control), "we/one.shop") == n
+		}
+	}
+	for i, address := range []string{"10.0.0.1", "10.0.0.2"} {
+		if out := run(entry(address), "apply", "-f", "-"); !strings.Contains(out, "workloadentry/one in shop applied\n") {
+			t.Fatalf("apply: %s", out)
+		}
+		eventually(t, ctx, "the version is recorded", recorded(i+1))
+	}
+	rollback := []string{"rollback", "we/one", "-n", "shop", "--yes", "--control", control}
+	const restored = "workloadentry/one in shop restored to revision "
+	if out := run("", rollback...); !strings.Contains(out, restored) || !strings.Contains(run("", "get", "we/one", "-n", "shop"), "10.0.0.1") {
+		t.Errorf("rollback: %s", out)
+	}
+	eventually(t, ctx, "the rollback is recorded", recorded(3))
+	if out := run("", append(rollback, "--store", "fs://"+t.TempDir())...); !strings.Contains(out, "is no store of control plane "+control) {
+		t.Errorf("rollback to a directory: %s", out)
+	}
+	run("", "delete", "we/one", "-n", "shop")
+	eventually(t, ctx, "the deletion is recorded", recorded(4))
+	if out := run("", append(rollback, "--store", "k8s://"+admin)...); !strings.Contains(out, restored) || !strings.Contains(run("", "get", "we/one", "-n", "shop"), "10.0.0.1") {
+		t.Errorf("rollback of a deleted object: %s", out)
 	}
 }
