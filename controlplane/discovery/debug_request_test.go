@@ -128,6 +128,7 @@ func TestDebugRequest(t *testing.T) {
 		"from=shop/web&to=nobody":                                            "none of its workloads has a proxy",
 		"from=shop/web&to=cart&port=80&path=x":                               "does not begin with a slash",
 		"from=shop/web&to=cart&port=80&header=x":                             "is not written as NAME=VALUE",
+		"from=shop/web&to=cart&port=80&header=Host%3Da.example":              "write it as --host a.example",
 		"from=shop/web&to=cart&port=80&address=x":                            "is not an IP address",
 		"from=shop/web&to=cart&port=80&path=/" + strings.Repeat("x", 20_000): "16384 bytes",
 	} {

@@ -168,6 +168,8 @@ func (d debugger) composed(from client, to target) (decision.Request, error) {
 		name, value, ok := strings.Cut(h, "=")
 		if name = strings.ToLower(strings.TrimSpace(name)); !ok || name == "" || strings.HasPrefix(name, ":") {
 			return r, fmt.Errorf("the header %q is not written as NAME=VALUE", h)
+		} else if name == "host" {
+			return r, fmt.Errorf("the header %q is the host of the request: write it as --host %s", h, strings.TrimSpace(value))
 		}
 		r.Header[name] = append(r.Header[name], strings.TrimSpace(value))
 	}
