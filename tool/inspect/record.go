@@ -119,7 +119,7 @@ func (r *recording) all(ctx context.Context, proxies []proxy) error {
 				_, _ = fmt.Fprintf(r.progress, "recording the requests to %s for %s\n", p.agent, r.length) // only progress
 			}
 			dropped, err := p.requests(ctx, url.Values{"for": {r.length.String()}}, began, r.write)
-			if err != nil {
+			if err != nil && ctx.Err() == nil { // Ctrl-C ends it, too
 				return fmt.Errorf("agent %s: %w", p.agent, err)
 			}
 			r.mu.Lock()

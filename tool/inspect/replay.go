@@ -118,7 +118,7 @@ func (f *replayFlags) run(cmd *cobra.Command, logs []string) error {
 	if err != nil {
 		return err
 	}
-	r := &replay{flags: f, addresses: addresses, fields: fields, progress: cmd.ErrOrStderr(), said: time.Now()}
+	r := &replay{flags: f, addresses: addresses, fields: fields, progress: cmd.ErrOrStderr(), said: time.Now(), sum: report.Replay{Flips: []report.Flip{}}}
 	if f.envoy != "" {
 		if err := r.startEnvoy(cmd.Context()); err != nil {
 			return f.cfg.Exit(exitFailed, err)

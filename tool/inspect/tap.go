@@ -94,7 +94,6 @@ func (f *tapFlags) run(cmd *cobra.Command, args []string) error {
 		"method": {f.method}, "path": {f.path}, "status": {f.status}, "source": {f.source},
 	}
 	t := &tap{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), output: f.output, several: len(proxies) > 1, width: f.width(), dropped: map[string]int{}}
-	t.head()
 	failed := make([]error, len(proxies))
 	var all sync.WaitGroup
 	for i, p := range proxies {
@@ -209,7 +208,9 @@ func (t *tap) line(from proxy, line []byte) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.printed++
+	if t.printed++; t.printed == 1 {
+		t.head()
+	}
 	switch t.output {
 	case outYAML:
 		if t.printed > 1 {

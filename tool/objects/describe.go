@@ -55,9 +55,7 @@ func newDescribeCommand(cfg Config) *cobra.Command {
 					}
 				}
 				r := &outcome{out: cmd.ErrOrStderr()}
-				for _, key := range missing {
-					r.fail("%s: %v", display(key), whyMissing(s, key))
-				}
+				pick.lacking(r, s, of, args, found, missing)
 				return r.err()
 			})
 		},

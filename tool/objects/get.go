@@ -56,21 +56,7 @@ func newGetCommand(cfg Config) *cobra.Command {
 					return err
 				}
 				r := &outcome{out: cmd.ErrOrStderr(), done: len(found)}
-				for _, key := range missing {
-					r.fail("%s: %v", display(key), whyMissing(s, key))
-				}
-				if len(args) == 1 && !strings.Contains(args[0], "/") && pick.selector == "" {
-					for _, p := range pick.notShown(s, of, found) {
-						if p.Object.Name == "" {
-							r.fail("%s: %s; the list may lack its objects", p.Source, p.Reason)
-						} else {
-							r.fail("%s: %v", display(p.Object), whyMissing(s, p.Object))
-						}
-					}
-				}
-				if len(found) == 0 && len(missing) == 0 && r.failed == 0 {
-					_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "no objects found") // the terminal may be closed
-				}
+				pick.lacking(r, s, of, args, found, missing)
 				alone := len(args) == 2 && len(found) == 1 || len(args) == 1 && strings.Contains(args[0], "/")
 				p := printer{cmd.OutOrStdout(), cmd.ErrOrStderr(), form, pick.all, cfg.Width}
 				if err := p.print(found, alone); err != nil {

@@ -157,6 +157,26 @@ func whyMissing(s config.Reader, key model.Key) error {
 	return err
 }
 
+// lacking reports the objects that were named and are missing, those of a list that are invalid, and whether
+// there is none at all.
+func (p *picker) lacking(r *outcome, s config.Reader, of []model.Kind, args []string, found []*model.Config, missing []model.Key) {
+	for _, key := range missing {
+		r.fail("%s: %v", display(key), whyMissing(s, key))
+	}
+	if len(args) == 1 && !strings.Contains(args[0], "/") && p.selector == "" {
+		for _, problem := range p.notShown(s, of, found) {
+			if problem.Object.Name == "" {
+				r.fail("%s: %s; the list may lack its objects", problem.Source, problem.Reason)
+			} else {
+				r.fail("%s: %v", display(problem.Object), whyMissing(s, problem.Object))
+			}
+		}
+	}
+	if len(found) == 0 && len(missing) == 0 && r.failed == 0 {
+		_, _ = fmt.Fprintln(r.out, "no objects found") // the terminal may be closed
+	}
+}
+
 // notShown returns the problems of invalid objects that a list of the kinds would otherwise
 // contain, and of files that cannot be read, which may have more.
 func (p *picker) notShown(s config.Reader, of []model.Kind, found []*model.Config) (list []model.Problem) {

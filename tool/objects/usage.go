@@ -42,6 +42,9 @@ func strict(cmd *cobra.Command) {
 			if err == nil || errors.As(err, &coded) {
 				return err
 			}
+			if strings.Contains(err.Error(), " arg(s), ") { // cobra's words
+				err = fmt.Errorf("%d arguments are not what it takes: write %s", len(args), strings.TrimSuffix(cmd.CommandPath(), cmd.Name())+cmd.Use)
+			}
 			return usage(err)
 		}
 	}
@@ -107,17 +110,24 @@ func namesFile(arg, path string) bool {
 // cobra prints the help.
 func known(root *cobra.Command, args []string) error {
 	cmd, rest, err := root.Find(args)
+	i := slices.IndexFunc(rest, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
 	switch {
-	case err != nil && len(args) > 0 && !strings.HasPrefix(args[0], "__"): // not a completion
-		return usage(err)
-	case err != nil || cmd == root || cmd.Runnable() || len(rest) == 0 || strings.HasPrefix(rest[0], "-"):
+	case i < 0 || strings.HasPrefix(rest[i], "__"): // a completion
+		return nil
+	case err == nil && cmd.Name() == "help":
+		return known(root, rest)
+	case err == nil && (cmd == root || cmd.Runnable() || i > 0):
 		return nil
 	}
 	var names []string
 	for _, c := range cmd.Commands() {
 		names = append(names, c.Name())
 	}
-	return usage(fmt.Errorf("unknown command %q for %q%s", rest[0], cmd.CommandPath(), field.DidYouMean(rest[0], names)))
+	hint := field.DidYouMean(rest[i], names)
+	if !strings.Contains(hint, "did you mean") {
+		hint = fmt.Sprintf(": %s --help lists the commands", cmd.CommandPath())
+	}
+	return usage(fmt.Errorf("unknown command %q for %q%s", rest[i], cmd.CommandPath(), hint))
 }
 
 // WrongFlag returns the error of a flag, with the nearest name of one that does not exist.

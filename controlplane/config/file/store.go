@@ -103,7 +103,7 @@ var _ config.Store = (*Store)(nil)
 func New(cfg Config) (*Store, error) {
 	info, err := os.Stat(cfg.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("open config directory: %w", err)
+		return nil, fmt.Errorf("open config directory: %w; create it, or name another one", err)
 	}
 	if !info.IsDir() {
 		return nil, fmt.Errorf("open config directory %s: it is a file; name its directory", cfg.Dir)
