@@ -6,7 +6,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/e2e/goldentest"
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 	"github.com/outrigger-mesh/outrigger/internal/columns"
 	"github.com/outrigger-mesh/outrigger/tool/objects"
@@ -97,111 +97,6 @@ func TestClosedOutput(t *testing.T) {
 	}
 }
 
-// TestWrongCommandLine checks the exit codes and errors of command lines that are wrong.
-func TestWrongCommandLine(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct{ args, err string }{
-		{"statu", `unknown command "statu" for "outrigger"`},
-		{"proxy cluster5 frontend", `unknown command "cluster5" for "outrigger proxy": did you mean "clusters"?`},
-		{"completion tcsh", `unknown command "tcsh" for "outrigger completion"`},
-		{"completion bash extra", "unknown command"},
-		{"status --wach", `unknown flag: --wach: did you mean "watch"?`},
-		{"status --nothing-like-it", "unknown flag: --nothing-like-it: outrigger status --help lists the flags"},
-		{"top -w", "outrigger top has no --watch: it goes on until Ctrl-C"},
-		{"validate -w", "outrigger validate has no --watch: outrigger analyze, "},
-		{"version extra", "unknown command"},
-		{"validate -f /no/file", "stat /no/file: no such file"},
-		{"apply -f /no/file --store fs:///no", "stat /no/file: no such file"},
-		{"delete -f /no/file --store fs:///no", "stat /no/file: no such file"},
-		{"validate -f /proc/self/mem", "read /proc/self/mem: "},
-		{"analyze /no/file", "open /no/file: no such file"},
-		{"what-if -f /no/file", "open /no/file: no such file"},
-		{"inject -f /no/file", "open /no/file: no such file"},
-		{"inject --values /no/file", "open /no/file: no such file"},
-		{"proxy clusters -f /", "read /: is a directory"},
-		{"proxy bootstrap -f /no/file", "open /no/file: no such file or directory; name one that exists"},
-		{"up -f /no/file", "open /no/file: no such file or directory; name a mesh file with -f"},
-		{"up -f /", "read /: is a directory; name a mesh file with -f"},
-		{"inject -f /", "read /: is a directory; name a file in it"},
-		{"install --values=/no/file --dry-run", "open /no/file: no such file or directory; name one that exists"},
-		{"install -f / --dry-run", "read /: is a directory; name a file in it"},
-		{"backup restore /no/file", "open /no/file: no such file or directory; name one that exists"},
-		{"backup restore /", "read /: is a directory; name a file in it"},
-		{"backup save a --settings /no/file", "/no/file: no such file or directory; name one that exists"},
-		{"explain request --log /no/file", "open /no/file: no such file or directory; name one that exists"},
-		{"policy replay --to web -f /no/file /no/log", "/no/file: no such file or directory; name one that exists"},
-		{"install -f /proc/self/mem --dry-run", "read /proc/self/mem: "},
-		{"get vs --store nope://x", "the scheme is unknown: nope; write etcd://"},
-		{"diff -f /no/file --store fs:///no", "stat /no/file: no such file or directory; name one that exists"},
-		{"replace -f /no/file --store fs:///no", "stat /no/file: no such file or directory; name one that exists"},
-		{"create -f /no/file --store fs:///no", "stat /no/file: no such file or directory; name one that exists"},
-	} {
-		t.Run(c.args, func(t *testing.T) {
-			t.Parallel()
-			cmd, stderr := program(t, nil, strings.Fields(c.args)...)
-			if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 2 || !strings.Contains(stderr.String(), c.err) {
-				t.Errorf("got %v, errors %s; want exit code 2, %q", err, stderr, c.err)
-			}
-		})
-	}
-}
-
-// TestExitCodes checks the exit codes and errors of commands that fail, though their command lines are fine: of
-// malformed files, without a control plane or a cluster, and for objects that do not exist.
-func TestExitCodes(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	bad, store := filepath.Join(dir, "bad.yaml"), filepath.Join(dir, "store")
-	if err := errors.Join(os.WriteFile(bad, []byte("a: ["), 0o600), os.Mkdir(store, 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	const silent = "Name others with --control"
-	for _, c := range []struct {
-		args string
-		code int
-		err  string
-	}{
-		{"up -f BAD", 1, "bad.yaml:1: not valid YAML"},
-		{"inject -f BAD", 1, "the document at line 1"},
-		{"validate -f BAD", 1, "bad.yaml:1: this is not YAML"},
-		{"apply -f BAD --store fs://STORE", 1, "bad.yaml:1: this is not YAML"},
-		{"delete -f BAD --store fs://STORE", 1, "bad.yaml:1: this is not YAML"},
-		{"diff -f BAD --store fs://STORE", 2, "bad.yaml:1: this is not YAML"},
-		{"install -f BAD", 1, "bad.yaml: error converting YAML"},
-		{"backup restore BAD", 1, "this is no backup"},
-		{"proxy clusters -f BAD", 1, "it is not a config_dump in JSON"},
-		{"status", 1, silent},
-		{"explain vs/a", 1, silent},
-		{"explain web.shop", 1, silent},
-		{"explain request --from a --to b", 1, silent},
-		{"top", 1, silent},
-		{"tap web", 1, silent},
-		{"history", 1, "is it running? " + silent},
-		{"analyze", 1, "is it running? " + silent},
-		{"proxy clusters web", 1, silent},
-		{"proxy log web", 1, silent},
-		{"bug-report --file " + filepath.Join(dir, "report.tar.gz"), 1, "no control plane was reached: name others with --control"},
-		{"status --agent 127.0.0.1:1", 1, "others with --agent HOST:15020"},
-		{"get virtualservice a --store fs://STORE", 1, "a"},
-		{"describe virtualservice a --store fs://STORE", 1, "a"},
-		{"delete virtualservice a --store fs://STORE", 1, "a"},
-		{"install", 1, "name one in KUBECONFIG"},
-		{"uninstall", 1, "name one in KUBECONFIG"},
-	} {
-		t.Run(c.args, func(t *testing.T) {
-			t.Parallel()
-			args := strings.Fields(strings.NewReplacer("BAD", bad, "STORE", store).Replace(c.args))
-			cmd := exec.Command(os.Args[0], args...)
-			cmd.Env = append(os.Environ(), "OUTRIGGER_TEST_ROLE=outrigger", "OUTRIGGER_CONTROL=127.0.0.1:1", "KUBECONFIG=", "HOME="+dir)
-			var stderr bytes.Buffer
-			cmd.Stderr = &stderr
-			if err := cmd.Run(); err == nil || cmd.ProcessState.ExitCode() != c.code || !strings.Contains(stderr.String(), c.err) {
-				t.Errorf("got %v, errors %s; want exit code %d, %q", err, &stderr, c.code, c.err)
-			}
-		})
-	}
-}
-
 // TestOutputFails checks that a command whose output nobody reads ends without a message, and one whose
 // output cannot be written with the reason.
 func TestOutputFails(t *testing.T) {
@@ -233,7 +128,7 @@ func TestOutputFails(t *testing.T) {
 func TestQuestionOnTerminal(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []string{"n", "y"} {
-		master, terminal := openTerminal(t)
+		master, terminal := goldentest.Terminal(t, goldentest.Columns)
 		dir := t.TempDir()
 		cmd := exec.Command(os.Args[0], "apply", "-f", "-", "--store", "fs://"+dir)
 		cmd.Env = append(os.Environ(), "OUTRIGGER_TEST_ROLE=outrigger")
@@ -248,37 +143,6 @@ func TestQuestionOnTerminal(t *testing.T) {
 		files, dirErr := os.ReadDir(dir)
 		if dirErr != nil || (err == nil) != (answer == "y") || (len(files) > 0) != (answer == "y") {
 			t.Errorf("%s: got %v and the files %v, %v", answer, err, files, dirErr)
-		}
-	}
-}
-
-func TestCommandLine(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		args []string
-		want string // part of the output
-		err  string // part of the error
-	}{
-		{args: []string{"version"}, want: version + "\n"},
-		{args: []string{"--help"}, want: "outrigger up -f examples/shop/mesh.yaml"},
-		{args: []string{"up", "--help"}, want: "--state-dir"},
-		{args: []string{"inject", "-f", "../../controlplane/inject/testdata/plain.yaml"}, want: "name: istio-proxy\n"},
-		{args: []string{"inject", "-f", "/no/file"}, err: "open /no/file"},
-		{args: []string{"inject", "--values", "/no/values"}, err: "open /no/values"},
-		{args: []string{"up", "-f", "/no/mesh.yaml", "--envoy", "/no/envoy"}, err: "open /no/mesh.yaml"},
-		{args: []string{"up", "extra"}, err: "unknown command"},
-		{args: []string{"upp"}, err: `unknown command "upp"`},
-	} {
-		root := newRootCommand(environment{}, nil, nil)
-		var out bytes.Buffer
-		root.SetOut(&out)
-		root.SetArgs(c.args)
-		err := root.ExecuteContext(t.Context())
-		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
-			t.Errorf("%v: got error %v, want %q", c.args, err, c.err)
-		}
-		if !strings.Contains(out.String(), c.want) {
-			t.Errorf("%v: output %q does not contain %q", c.args, out.String(), c.want)
 		}
 	}
 }

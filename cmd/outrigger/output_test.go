@@ -6,7 +6,6 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -21,10 +20,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/e2e/goldentest"
 	"github.com/outrigger-mesh/outrigger/tool/objects"
 )
 
@@ -175,11 +174,8 @@ func printed(t *testing.T, cmd *exec.Cmd, width int) string {
 		text, _ := cmd.CombinedOutput() // most commands fail, with a sentence
 		return string(text)
 	}
-	master, terminal := openTerminal(t)
+	master, terminal := goldentest.Terminal(t, width)
 	defer func() { _ = master.Close() }() // nothing is left to read
-	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: uint16(width)}); err != nil {
-		t.Fatal(err)
-	}
 	text := make(chan string, 1)
 	go func() {
 		raw, _ := io.ReadAll(master) // fails when the terminal is closed
@@ -189,23 +185,6 @@ func printed(t *testing.T, cmd *exec.Cmd, width int) string {
 	_ = cmd.Run()        // as above
 	_ = terminal.Close() // the end of the output
 	return strings.ReplaceAll(<-text, "\r\n", "\n")
-}
-
-// openTerminal returns both ends of a terminal. The test is skipped if none can be opened.
-func openTerminal(t *testing.T) (master, terminal *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("no terminal can be opened: %v", err)
-	}
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err := errors.Join(err, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)); err != nil {
-		t.Skipf("no terminal can be opened: %v", err)
-	}
-	if terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
-		t.Skipf("no terminal can be opened: %v", err)
-	}
-	return master, terminal
 }
 
 // fits checks that the lines of a text fit a terminal. A single word may be longer, so that it can be copied.

@@ -4,7 +4,6 @@
 package meshtest
 
 import (
-	"bufio"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +13,9 @@ import (
 	"time"
 )
 
+// Output is the file in the directory of a mesh with what outrigger up prints.
+const Output = "up.out"
+
 // Run runs the mesh of mesh.yaml in a directory with the programs in bin. It returns when the mesh is
 // ready; the mesh runs until the end of the test.
 func Run(t *testing.T, bin, dir string) {
@@ -21,36 +23,36 @@ func Run(t *testing.T, bin, dir string) {
 	cmd := exec.Command(filepath.Join(bin, "outrigger"), "up", "-f", filepath.Join(dir, "mesh.yaml"), "--isolate=none")
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir, "HOME="+dir, "PATH="+bin+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	out, err := cmd.StdoutPipe()
+	out, err := os.Create(filepath.Join(dir, Output))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Stderr = cmd.Stdout
+	defer func() { _ = out.Close() }() // the mesh writes it
+	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ready, lines, ended := make(chan struct{}), []string(nil), make(chan struct{})
-	go func() { // reads the output until the mesh ends
-		defer close(ended)
-		for s := bufio.NewScanner(out); s.Scan(); {
-			if lines = append(lines, s.Text()); strings.Contains(s.Text(), "Ctrl-C ends it") {
-				close(ready)
-			}
-		}
-	}()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	printed := func() string {
+		text, _ := os.ReadFile(out.Name()) // it is there
+		return string(text)
+	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		<-ended
-		if err := cmd.Wait(); err != nil || t.Failed() {
-			t.Errorf("%v\n%s", err, strings.Join(lines, "\n"))
+		if err := <-ended; err != nil || t.Failed() {
+			t.Errorf("%v\n%s", err, printed())
 		}
 	})
-	// Cases: the mesh is ready; it ended; it takes too long.
-	select {
-	case <-ready:
-	case <-ended:
-		t.Fatal("the mesh ended")
-	case <-time.After(3 * time.Minute):
-		t.Fatal("the mesh is not ready within 3 minutes")
+	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(printed(), "Ctrl-C ends it"); time.Sleep(10 * time.Millisecond) {
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatal("the mesh ended")
+		default:
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the mesh is not ready within 3 minutes")
+		}
 	}
 }
