@@ -5,11 +5,16 @@ package inspect
 
 import (
 	"cmp"
+	"io"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
@@ -237,13 +242,127 @@ func completeFlag(cmd *cobra.Command, flag string, value completed) {
 
 // completeValue completes the value of a flag, or the last one of a list, by the values that it may have.
 func completeValue(cmd *cobra.Command, flag string, values func() []string) {
-	completeFlag(cmd, flag, func(_ *cobra.Command, _ []string, beginning string) (out []string, _ cobra.ShellCompDirective) {
+	completeList(cmd, flag, func(*cobra.Command, []string, string) []string { return values() })
+}
+
+// completeList is like completeValue for values that depend on the other arguments, and on the beginning of the
+// last value. Values that end with = are not complete.
+func completeList(cmd *cobra.Command, flag string, values func(cmd *cobra.Command, args []string, last string) []string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, args []string, beginning string) (out []string, more cobra.ShellCompDirective) {
 		others := beginning[:strings.LastIndex(beginning, ",")+1]
-		for _, value := range beginningWith(beginning[len(others):], values()) {
+		last := beginning[len(others):]
+		for _, value := range beginningWith(last, values(cmd, args, last)) {
+			if strings.HasSuffix(value, "=") {
+				more = cobra.ShellCompDirectiveNoSpace
+			}
 			out = append(out, others+value)
 		}
-		return out, cobra.ShellCompDirectiveNoFileComp
+		return out, more | cobra.ShellCompDirectiveNoFileComp
 	})
+	if err != nil {
+		panic(err) // the flag exists, and has no other completion
+	}
+}
+
+// quiet returns a command whose complaints are not seen: a completion has no place for errors.
+func (f *askFlags) quiet(cmd *cobra.Command) *cobra.Command {
+	f.cfg.Cluster.hurry(completionTimeout)
+	f.timeout = completionTimeout
+	out := &cobra.Command{}
+	out.SetContext(cmd.Context())
+	out.SetErr(io.Discard)
+	return out
+}
+
+// completeFilters completes the values of filters by what the proxy of the command line has.
+func (f *proxyConfigFlags) completeFilters(cmd *cobra.Command, filters []string) {
+	for _, filter := range filters {
+		if slices.Contains([]string{"direction", "type", "status"}, filter) {
+			continue // they have their values
+		}
+		completeList(cmd, filter, func(cmd *cobra.Command, args []string, _ string) []string {
+			var c *configuration
+			var err error
+			switch {
+			case f.file != "" && f.file != "-":
+				c, err = f.saved(nil)
+			case f.admin != "":
+				c, err = askEnvoy(cmd.Context(), f.admin, completionTimeout)
+			case len(args) == 1:
+				c, err = f.given(f.quiet(cmd), args[0])
+			}
+			if c == nil || err != nil {
+				return nil
+			}
+			return c.values(f.parts, filter)
+		})
+	}
+}
+
+// values returns the values of a filter that select resources of parts.
+func (c *configuration) values(list []part, filter string) (out []string) {
+	add := func(of, value string) {
+		if of == filter && value != "" {
+			out = append(out, oneLine(value))
+		}
+	}
+	at := func(a *corev3.Address) {
+		host, port := hostPort(a)
+		add("address", host)
+		add("port", number(port))
+	}
+	for _, p := range list {
+		if !slices.Contains(p.filters, filter) {
+			continue
+		}
+		for _, r := range c.resources[p.name] {
+			add("name", r.name)
+			switch m := r.message.(type) {
+			case *clusterv3.Cluster:
+				name := clusterName(r.name)
+				add("fqdn", name.host)
+				add("subset", name.subset)
+				add("port", number(name.port))
+			case *listenerv3.Listener:
+				for _, a := range addressesOf(m) {
+					at(a)
+				}
+			case *endpointv3.ClusterLoadAssignment:
+				add("cluster", r.name)
+				for _, l := range m.GetEndpoints() {
+					for _, e := range l.GetLbEndpoints() {
+						at(e.GetEndpoint().GetAddress())
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// completeLevel completes levels, names of loggers, and their levels.
+func (f *logFlags) completeLevel(cmd *cobra.Command, args []string, last string) (out []string) {
+	known := levels(f.agent)
+	if i := strings.IndexAny(last, "=:"); i >= 0 {
+		for _, level := range known {
+			out = append(out, last[:i+1]+level)
+		}
+		return out
+	}
+	if f.asked(args) != nil {
+		return known
+	}
+	quiet := f.quiet(cmd)
+	done, err := f.connect(quiet, strings.Join(args, ""))
+	if err != nil {
+		return known
+	}
+	defer done()
+	loggers, _ := f.loggers(quiet, nil) // without an answer there are none
+	for name := range loggers {
+		known = append(known, oneLine(name)+"=")
+	}
+	return known
 }
 
 // codes returns the codes of the findings that there may be.

@@ -40,6 +40,10 @@ func TestComplete(t *testing.T) {
 		"explain request --to x|":           "",
 		"explain vs/a vs/b |":               "",
 		"proxy listeners -n s|":             "shop",
+		"proxy clusters web-1 --fqdn w|":    "web.shop.svc.cluster.local",
+		"proxy clusters web-1 --port 8|":    "80",
+		"proxy all nobody --fqdn |":         "",
+		"proxy log web-1 --level rbac=d|":   "rbac=debug",
 		"history destinationrule/|":         "destinationrule/a.b.default",
 	} {
 		text, _ := strings.CutSuffix(line, "|")

@@ -98,6 +98,7 @@ out. The exit code is 0, or 1 if there are differences or an error.`,
 	cmd.Flags().BoolVar(&f.diff, "diff", false, "compare with what the Envoy of PROXY or --admin has")
 	f.addAsked(cmd, "short") // the name that istioctl has for the table
 	f.complete(cmd, completeProxy(&f.askFlags))
+	f.completeFilters(cmd, filters)
 	return cmd
 }
 

@@ -106,10 +106,17 @@ func TestProxyLive(t *testing.T) {
 		{"rootca-compare " + other(one) + " " + other(two), 1, "have no root in common"},
 		{"rc -o json " + other(one) + " " + other(two), 1, `"equal": false|"serial_number": "0abc"`},
 		{"rc " + other(one) + " " + other("no certificate"), 1, "has no certificate in the secret ROOTCA"},
+		{"log --admin " + admin + " --level info,rb", 0, "info,rbac="},
+		{"clusters --admin " + admin + " --fqdn r", 0, "ready.shop"},
+		{"listeners --admin " + second + " --name w", 0, "waits"},
 		{"rc " + admin, 2, "write two proxies"},
 	} {
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // an Envoy may still start
-			out, errs, code := run(t, append([]string{"proxy"}, strings.Fields(tc.args)...)...)
+			args := append([]string{"proxy"}, strings.Fields(tc.args)...)
+			if i := len(args) - 2; strings.HasPrefix(args[i], "--") && args[i] != "--admin" {
+				args = append([]string{"__complete"}, args...)
+			}
+			out, errs, code := run(t, args...)
 			text := strings.Join(strings.Fields(out+errs), " ")
 			lacks := slices.ContainsFunc(strings.Split(tc.has, "|"), func(want string) bool { return !strings.Contains(text, want) })
 			if code == tc.code && !lacks {

@@ -56,8 +56,8 @@ of the logger misc; those of an agent are the ones of its flags.`,
 	cmd.Flags().StringVar(&f.level, "level", "", "level of all loggers, or LOGGER=LEVEL; several with commas between. Levels: "+strings.Join(levels(false), ", "))
 	cmd.Flags().BoolVar(&f.reset, "reset", false, "set the levels that an agent starts Envoy with by default, or those of the agent's flags")
 	f.addAdmin(cmd, false)
-	output.Add(cmd, &f.output)
-	completeValue(cmd, "level", func() []string { return levels(f.agent) })
+	output.Add(cmd, &f.output, "short")
+	completeList(cmd, "level", f.completeLevel)
 	return cmd
 }
 

@@ -36,7 +36,7 @@ The exit code is 0 if both have the same roots, else 1.`,
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of a proxy that is named without one")
 	f.addControls(cmd)
 	f.complete(cmd, completeProxies(&f.askFlags, 2))
-	output.Add(cmd, &f.output)
+	output.Add(cmd, &f.output, "short")
 	return cmd
 }
 
