@@ -116,8 +116,8 @@ func narrow() map[string]string {
 		"leave": "", "migrate": "--from fs://DIR/none --to fs://DIR/store", "policy record": nobody + " --for 1s", "policy replay": "--to " + longName + file + " DIR/none",
 		"replace": file, "rollback": "vs/" + longName + " -n shop", "status": "", "tap": nobody + " --for 1s", "top": "--once" + nobody, "uninstall": "", "up": "-f DIR/none --envoy DIR/none",
 		"validate": file, "version": "", "what-if": file,
-		"proxy all": longName, "proxy clusters": longName, "proxy endpoints": longName, "proxy listeners": longName, "proxy log": longName, "proxy routes": longName,
-		"proxy secrets": longName,
+		"proxy all": longName, "proxy clusters": longName, "proxy ecds": longName, "proxy endpoints": longName, "proxy listeners": longName, "proxy log": longName, "proxy routes": longName,
+		"proxy rootca-compare": longName + " " + longName, "proxy secrets": longName,
 		// What programs read, or users copy, has the lines that it has: differences, objects, scripts.
 		"diff": "", "inject": "", "proxy bootstrap": "", "completion bash": "", "completion fish": "", "completion powershell": "", "completion zsh": "",
 	}
