@@ -96,6 +96,9 @@ func TestDebugOverHTTP(t *testing.T) {
 		{"/debug/explain?kind=ProxyConfig&namespace=shop&name=debug", nil, 200, "this control plane does not inject"},
 		{"/debug/configz?kind=WorkloadEntry", nil, 200, `"web-21"`},
 		{"/debug/config_distribution?resource=ServiceEntry/shop/web", nil, 200, `"proxy":"web.shop"`},
+		{"/debug/proxies", nil, 200, `"what":"certificate of the xDS port"`},
+		{"/debug/proxies", nil, 200, `"what":"token keys of tests"`},
+		{"/debug/proxies", nil, 200, `"what":"CA certificate"`},
 		{"/debug/pprof/heap?debug=1", nil, 200, "heap profile"},
 		{"/debug/connections", away(i.token(t, "istio-ca")), 200, "web.shop"},
 		{"/debug/configz", away(i.token(t, "istio-ca")), 403, "istio-system"},
@@ -103,6 +106,7 @@ func TestDebugOverHTTP(t *testing.T) {
 		{"/debug/connections", away(""), 401, "unauthenticated"},
 		{"/metrics", nil, 200, `pilot_info{version="test"} 1`},
 		{"/metrics", nil, 200, `pilot_services 1`},
+		{"/metrics", nil, 200, `outrigger_control_outage_left_seconds{part="CA_certificate"}`},
 	} {
 		if code, body := s.ask(t, tc.path, tc.headers); code != tc.code || !strings.Contains(body, tc.has) {
 			t.Errorf("%s %v: got %d %.400s, want %d with %s", tc.path, tc.headers != nil, code, body, tc.code, tc.has)
