@@ -293,7 +293,7 @@ func (t standing) replace(ctx context.Context, s config.ReadWriter, next *model.
 		}
 		_, err := s.Update(ctx, next)
 		now := s.Get(next.Key)
-		if !errors.Is(err, config.ErrConflict) || now == nil || !config.SameContent(now, t.object) || now.ResourceVersion == next.ResourceVersion {
+		if !errors.Is(err, config.ErrConflict) || now == nil || t.object == nil || !config.SameContent(now, t.object) || now.ResourceVersion == next.ResourceVersion {
 			return err
 		}
 		t.object = now
