@@ -46,6 +46,7 @@ func TestEnvoyRejectsPlugin(t *testing.T) {
 	p.answers(t, "200 x-good")
 	p.inForce(t, "wasmplugin", "good")
 	p.allWell(t)
+	p.same(t)
 	for _, module := range []string{"text", "binary"} {
 		p.apply(t, "bad", module, "FAIL_OPEN")
 		p.rejected(t, "wasmplugin", "bad")
@@ -77,6 +78,21 @@ func TestEnvoyRejectsPlugin(t *testing.T) {
 	p.answers(t, "200 x-good x-other")
 	p.inForce(t, "wasmplugin", "bad")
 	p.allWell(t)
+}
+
+// same checks that the filters of an Envoy do not differ from those that the control plane gave, although the agent
+// has fetched their modules.
+func (p plugins) same(t *testing.T) {
+	t.Helper()
+	eventually(t, 2*time.Minute, func() string {
+		has, err := p.tool("proxy", "ecds", "catalog-v1", "--live")
+		out, diff := p.tool("proxy", "all", "catalog-v1", "--diff")
+		if err == nil && diff == nil && strings.Contains(has, "default.good") && strings.Contains(out, "No differences in ") {
+			return ""
+		}
+		time.Sleep(20 * time.Millisecond)
+		return has + out
+	})
 }
 
 // plugins is a shop whose catalog has WasmPlugins.

@@ -73,8 +73,8 @@ With -f, the answer of /debug/config_dump, or of /config_dump of Envoy's admin p
 is read from a file. With --live, the Envoy of PROXY is asked instead of the control
 plane; with --admin, the one at that address, without PROXY. With --diff, the names of the
 resources are printed that only the Envoy or the control plane has, or that differ.
-Resources of Envoy's bootstrap, listeners that drain, virtual hosts that Envoy did not
-request yet and the place of a Wasm module, which the agent changes, are no
+Resources of Envoy's bootstrap, listeners that drain, virtual hosts and filters that
+Envoy did not request and the place of a Wasm module, which the agent changes, are no
 differences. Of endpoints, the address, weight, locality and priority are compared.
 ` + reachLong + `
 

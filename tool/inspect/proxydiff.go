@@ -16,6 +16,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
@@ -36,7 +37,10 @@ type difference struct {
 // compare prints how two configurations differ.
 func (f *proxyConfigFlags) compare(v view, given, has *configuration) error {
 	list, compared := []difference{}, 0
-	requested := requestedEndpoints(has) // before filters
+	requested, filters := requestedEndpoints(has), map[string]bool{} // before filters
+	for _, r := range has.resources["listeners"] {
+		requestedFilters(r.message.ProtoReflect(), filters)
+	}
 	for _, p := range f.parts {
 		given.keep(p, f.selection)
 		has.keep(p, f.selection)
@@ -47,6 +51,9 @@ func (f *proxyConfigFlags) compare(v view, given, has *configuration) error {
 					delete(theirs, name)
 				}
 			}
+		}
+		if p.name == extensions {
+			maps.DeleteFunc(ours, func(name string, _ proto.Message) bool { return theirs[name] == nil && !filters[name] })
 		}
 		found := differences(p.name, ours, theirs)
 		list, compared = append(list, found...), compared+len(ours)
@@ -90,6 +97,33 @@ func requestedEndpoints(c *configuration) map[string]bool {
 		}
 	}
 	return out
+}
+
+// requestedFilters adds the names of the filters that a message requests from the control plane. A proxy may
+// request more: a plugin that none of its listeners has.
+func requestedFilters(m protoreflect.Message, names map[string]bool) {
+	if packed, ok := m.Interface().(*anypb.Any); ok {
+		if inner, err := packed.UnmarshalNew(); err == nil {
+			requestedFilters(inner.ProtoReflect(), names)
+		}
+		return
+	}
+	fields := m.Descriptor().Fields()
+	if name, source := fields.ByName("name"), fields.ByName("config_discovery"); name != nil && source != nil && m.Has(source) {
+		names[m.Get(name).String()] = true
+	}
+	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case field.Message() == nil || field.IsMap():
+		case field.IsList():
+			for i := range value.List().Len() {
+				requestedFilters(value.List().Get(i).Message(), names)
+			}
+		default:
+			requestedFilters(value.Message(), names)
+		}
+		return true
+	})
 }
 
 // differences compares the resources of a part.

@@ -12,8 +12,10 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	pluginv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	"github.com/google/go-cmp/cmp"
@@ -63,6 +65,12 @@ func plugin(root string, env map[string]string, code *corev3.AsyncDataSource) *a
 	}
 	filter := &wasmv3.Wasm{Config: &pluginv3.PluginConfig{RootId: root, Vm: &pluginv3.PluginConfig_VmConfig{VmConfig: vm}}}
 	return &adminv3.EcdsConfigDump{EcdsFilters: []*adminv3.EcdsConfigDump_EcdsFilterConfig{{EcdsFilter: packed(&corev3.TypedExtensionConfig{Name: "shop.count", TypedConfig: packed(filter)})}}}
+}
+
+// requesting returns a listener that requests a filter.
+func requesting(name string) *listenerv3.Listener {
+	manager := &hcmv3.HttpConnectionManager{HttpFilters: []*hcmv3.HttpFilter{{Name: name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: &corev3.ExtensionConfigSource{}}}}}
+	return &listenerv3.Listener{Name: "web", FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{filterTo(manager)}}}}
 }
 
 // TestProxyDiff compares the configuration that a proxy was sent with that of its Envoy.
@@ -120,7 +128,11 @@ func TestProxyDiff(t *testing.T) {
 			has:   []proto.Message{plugin("greet", nil, &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{Local: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: "m.wasm"}}}})},
 		},
 		"another plugin":                {given: []proto.Message{plugin("greet", map[string]string{"A": "1"}, nil)}, has: []proto.Message{plugin("greet", map[string]string{"A": "2"}, nil)}, want: []difference{{"ecds", "shop.count", differs}}},
-		"a missing plugin":              {given: []proto.Message{plugin("greet", nil, nil)}, want: []difference{{"ecds", "shop.count", onlyGiven}}},
+		"a plugin that no listener has": {given: []proto.Message{plugin("greet", nil, nil)}},
+		"a missing plugin": {
+			given: []proto.Message{plugin("greet", nil, nil)}, has: []proto.Message{&adminv3.ListenersConfigDump{StaticListeners: []*adminv3.ListenersConfigDump_StaticListener{{Listener: packed(requesting("shop.count"))}}}},
+			want: []difference{{"ecds", "shop.count", onlyGiven}},
+		},
 		"a listener that drains":        {has: []proto.Message{&adminv3.ListenersConfigDump{DynamicListeners: testListeners().GetDynamicListeners()[3:]}}},
 		"no endpoints":                  {given: []proto.Message{endpoints(assigned("eds"))}},
 		"endpoints that are missing":    {given: []proto.Message{endpoints(assigned("eds", "a"))}, want: []difference{{"endpoints", "eds", onlyGiven}}},
