@@ -176,7 +176,11 @@ func notes(s xdsproxy.Status, workload *sds.Workload, now time.Time) []string {
 	}
 	for _, t := range s.Types {
 		if t.Rejecting() {
-			add("rejected %s ago, the previous version stays in force: %s: %s", ago(t.Rejected), t.TypeURL, short(t.Reason))
+			kept := "the last good version stays in force"
+			if t.Accepted.IsZero() {
+				kept = "no earlier version is known"
+			}
+			add("rejected %s ago, %s: %s: %s", ago(t.Rejected), kept, t.TypeURL, short(t.Reason))
 		}
 	}
 	if workload != nil {

@@ -36,11 +36,11 @@ func TestNotes(t *testing.T) {
 			xdsproxy.Status{Since: ago(9), Connected: true, LastResponse: ago(5), Types: []xdsproxy.TypeStatus{
 				{TypeURL: "clusters", Accepted: ago(4)}, {TypeURL: "listeners", Accepted: ago(8), Rejected: ago(4), Reason: "no such filter"},
 			}},
-			[]string{"control plane: connected, last response 5s ago", "rejected 4s ago, the previous version stays in force: listeners: no such filter"},
+			[]string{"control plane: connected, last response 5s ago", "rejected 4s ago, the last good version stays in force: listeners: no such filter"},
 		},
 		"many lines": {
 			xdsproxy.Status{Since: ago(2), Attempts: 1, Failure: "a\nb", Types: []xdsproxy.TypeStatus{{TypeURL: "clusters", Rejected: ago(4), Reason: "one\ncertificate: until 2099\n"}}},
-			[]string{`control plane: lost 2s ago, 1 attempts: a\nb`, `rejected 4s ago, the previous version stays in force: clusters: one\ncertificate: until 2099`},
+			[]string{`control plane: lost 2s ago, 1 attempts: a\nb`, `rejected 4s ago, no earlier version is known: clusters: one\ncertificate: until 2099`},
 		},
 	} {
 		if diff := cmp.Diff(c.want, notes(c.status, nil, now)); diff != "" {

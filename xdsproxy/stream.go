@@ -182,7 +182,7 @@ func (s *stream) settled(r request) {
 	p.state.settled(r.typeURL, r.rejected)
 	if r.rejected != "" {
 		p.metrics.rejected.WithLabelValues(p.state.label(r.typeURL)).Inc()
-		p.log.Warn("envoy rejected configuration and keeps its previous version", "type_url", r.typeURL, "reason", r.rejected)
+		p.log.Warn("envoy rejected configuration; a last good version, if there is one, stays in force", "type_url", r.typeURL, "reason", r.rejected)
 	}
 }
 

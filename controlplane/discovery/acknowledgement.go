@@ -25,7 +25,7 @@ type acknowledgement struct {
 	reason                   string // of the last rejection
 	// resumed is true if the proxy reconnected with everything that is current.
 	resumed bool
-	// since is when the last of these happened.
+	// since is when the last of these happened, or when the type was requested.
 	since time.Time
 	// sequence is that of the snapshot of the last response, and before that of the
 	// snapshot up to which the proxy had everything before it.
@@ -70,6 +70,9 @@ type acknowledgements struct {
 func (s *acknowledgements) track(a *acknowledgement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if a.since.IsZero() {
+		a.since = time.Now()
+	}
 	s.types = append(slices.DeleteFunc(s.types, func(old *acknowledgement) bool { return old.typeURL == a.typeURL }), a)
 	s.follows = s.follows || slices.Contains(configTypes, a.typeURL)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
@@ -161,7 +163,8 @@ func (s *stream) handle(q *request) error {
 	sub := s.subs[q.typeURL]
 	if q.rejected != "" {
 		s.server.metrics.rejects.WithLabelValues(shortType(q.typeURL)).Inc()
-		s.log.Warn("proxy rejected configuration and keeps its previous version", "type_url", q.typeURL, "reason", clip.Text(q.rejected, maxReason))
+		kept := sub != nil && (sub.ack.accepted != 0 || sub.ack.resumed) && !strings.HasPrefix(q.rejected, report.AgentCode)
+		s.log.Warn("proxy rejected configuration; "+report.Kept(shortType(q.typeURL), kept), "type_url", q.typeURL, "reason", clip.Text(q.rejected, maxReason))
 	}
 	current := true
 	if sub != nil && q.nonce != "" {

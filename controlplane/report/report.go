@@ -115,11 +115,36 @@ type Type struct {
 	Resources int    `json:"resources"`
 	Sent      string `json:"sent,omitempty"` // nonces
 	Acked     string `json:"acked,omitempty"`
-	Reason    string `json:"reason,omitempty"` // the words of Envoy or its agent, see AgentCode
+	// Reason says why: the words of Envoy or its agent for Rejected and HeldBack, see AgentCode.
+	Reason string `json:"reason,omitempty"`
+	// LastGood is true if an older version than a rejected one is in force.
+	LastGood bool `json:"last_good,omitempty"`
 }
 
 // AgentCode is the prefix of rejections by agents. Envoy did not receive what they rejected.
 const AgentCode = "code 0:"
+
+// Kept says what is in force instead of something of a type that a proxy rejected. Status, explain and
+// the log of the control plane have this sentence.
+func Kept(name string, lastGood bool) string {
+	switch {
+	case lastGood:
+		return "the last good version stays in force"
+	case name == "ecds":
+		return "the failStrategy of the plugin decides: requests are denied, or pass without it"
+	}
+	return "it is ignored: no earlier version is known"
+}
+
+// The reasons of states without words of Envoy.
+const (
+	Acknowledged = "acknowledged"
+	Unanswered   = "no answer to the last response"
+	Unrequested  = "the proxy has not requested it"
+	Incomplete   = "not requested: clusters are incomplete"
+	Nothing      = "there is none for the proxy"
+	Lost         = "lost; its Envoy keeps what it had"
+)
 
 // Held is a resource that is held back because a proxy refused it.
 type Held struct {

@@ -185,14 +185,7 @@ func (v view) words(list []report.Standing) {
 		}
 		printed[s.Reason] = true
 		typ, _, _ := strings.Cut(s.What, " ")
-		instead := "it is ignored, because there was none before"
-		switch {
-		case s.LastGood:
-			instead = "the last good version stays in force"
-		case isPlugin(s.What):
-			instead = failStrategy
-		}
-		v.say("  %s, %s ago. %s\n    (%s)\n", s.By, age(s.Since, v.now), whoSays(typ, s.Reason), instead)
+		v.say("  %s, %s ago. %s\n    (%s)\n", s.By, age(s.Since, v.now), whoSays(typ, s.Reason), report.Kept(typ, s.LastGood))
 	}
 }
 

@@ -35,9 +35,9 @@ func ago(d time.Duration) time.Time { return now.Add(-d) }
 // types returns the states of a proxy: all types are synced, except for the given ones.
 func types(other ...report.Type) (list []report.Type) {
 	for _, name := range []string{"cds", "eds", "lds", "rds", "vhds", "sds", "nds", "pcds"} {
-		t := report.Type{Name: name, State: report.Synced, Since: ago(12 * time.Minute), Resources: 3, Acked: "1"}
+		t := report.Type{Name: name, State: report.Synced, Since: ago(12 * time.Minute), Resources: 3, Acked: "1", Reason: report.Acknowledged}
 		if name == "vhds" || name == "sds" || name == "pcds" {
-			t = report.Type{Name: name, State: report.NotSent}
+			t = report.Type{Name: name, State: report.NotSent, Since: ago(26 * time.Hour), Reason: report.Unrequested}
 		}
 		for _, o := range other {
 			if o.Name == name {
@@ -64,7 +64,7 @@ func testMesh() []answer[report.Replica] {
 	cart := proxy("cart-1", "istiod-0", report.Type{Name: "rds", State: report.Rejected, Since: ago(90 * time.Second), Resources: 1, Reason: held.Reason})
 	web := proxy("web-1", "istiod-1", report.Type{Name: "rds", State: report.HeldBack, Since: ago(90 * time.Second), Resources: 1, Reason: held.Reason})
 	cart.Held, web.Held = []report.Held{held}, []report.Held{held}
-	own := proxy("api-1", "istiod-1", report.Type{Name: "lds", State: report.Rejected, Since: ago(3 * time.Minute), Reason: envoysWords, Acked: "1"}, report.Type{Name: "vhds", State: report.Stale, Since: ago(40 * time.Second), Resources: 9})
+	own := proxy("api-1", "istiod-1", report.Type{Name: "lds", State: report.Rejected, Since: ago(3 * time.Minute), Reason: envoysWords, Acked: "1", LastGood: true}, report.Type{Name: "vhds", State: report.Stale, Since: ago(40 * time.Second), Resources: 9, Reason: report.Unanswered})
 	own.Agent, own.Cluster = "", ""
 	return []answer[report.Replica]{
 		{address: "10.0.0.1:15014", value: report.Replica{Name: "istiod-0", Version: "v1", Snapshot: 7, Pushed: ago(12 * time.Minute), Problems: 1, Proxies: []report.Proxy{cart}}},
@@ -188,7 +188,7 @@ func TestGolden(t *testing.T) {
 		},
 		"status-first": func(v view) error {
 			first := report.Proxy{Name: "a.shop", Types: types(report.Type{Name: "lds", State: report.Rejected, Since: ago(time.Minute), Reason: envoysWords})}
-			waits := report.Proxy{Name: "b.shop", Types: types(report.Type{Name: "lds", State: report.NotSent})}
+			waits := report.Proxy{Name: "b.shop", Types: types(report.Type{Name: "lds", State: report.NotSent, Since: ago(time.Minute), Reason: report.Incomplete})}
 			return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), Proxies: []report.Proxy{first, waits}}}})
 		},
 		"status-denied": func(v view) error {
@@ -205,7 +205,7 @@ func TestGolden(t *testing.T) {
 			return v.table([]answer[report.Replica]{long})
 		},
 		"status-gone": func(v view) error {
-			lost := report.Proxy{Name: "b.shop", Role: "sidecar", Addresses: []string{"10.0.0.8"}, Types: []report.Type{{Name: "-", State: report.Gone, Since: ago(time.Minute)}}}
+			lost := report.Proxy{Name: "b.shop", Role: "sidecar", Addresses: []string{"10.0.0.8"}, Types: []report.Type{{Name: "-", State: report.Gone, Since: ago(time.Minute), Reason: report.Lost}}}
 			back := report.Proxy{Name: "a.shop", Types: lost.Types}
 			answers := withGone([]answer[report.Replica]{
 				{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), Proxies: []report.Proxy{{Name: "a.shop", Types: types()}}, Gone: []report.Proxy{lost}}},

@@ -11,15 +11,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// failStrategy describes the effect of a plugin that a proxy rejected.
-const failStrategy = "the failStrategy of the plugin decides: requests are denied, or pass without it"
-
-// isPlugin reports whether a type, or a resource preceded by its type, is an extension.
-func isPlugin(what string) bool {
-	typ, _, _ := strings.Cut(what, " ")
-	return typ == "ecds"
-}
-
 // coded is the code of a rejection, which is no part of the words.
 var coded = regexp.MustCompile(`^code \d+: *`)
 
@@ -107,24 +98,13 @@ func ownRejections(p report.Proxy) (list []report.Type) {
 
 func (v view) own(p report.Proxy) {
 	for _, t := range ownRejections(p) {
-		instead := "it keeps its previous version"
-		switch {
-		case isPlugin(t.Name):
-			instead = failStrategy
-		case t.Acked == "":
-			instead = "it has accepted none of this type since it connected"
-		}
-		v.say("  %s, by %s %s ago; %s\n    %s\n", t.Name, p.Name, age(t.Since, v.now), instead, whoSays(t.Name, t.Reason))
+		v.say("  %s, by %s %s ago; %s\n    %s\n", t.Name, p.Name, age(t.Since, v.now), report.Kept(t.Name, t.LastGood), whoSays(t.Name, t.Reason))
 	}
 }
 
 // held describes a resource that is held back.
 func (v view) held(h report.Held) {
-	instead := "it is ignored: there was none before"
-	if h.LastGood {
-		instead = "the last valid one stays in force"
-	}
-	v.say("  %s %s, by %s %s ago; %s\n    %s\n", h.Type, h.Name, h.By, age(h.Since, v.now), instead, whoSays(h.Type, h.Reason))
+	v.say("  %s %s, by %s %s ago; %s\n    %s\n", h.Type, h.Name, h.By, age(h.Since, v.now), report.Kept(h.Type, h.LastGood), whoSays(h.Type, h.Reason))
 	for _, o := range h.Objects {
 		v.say("    Made from: %s\n", causeText(o))
 	}

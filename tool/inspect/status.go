@@ -31,7 +31,7 @@ when.
 
   SYNCED     the proxy accepted the last response
   STALE      the proxy has not answered the last response yet
-  REJECTED   the proxy rejected the last response, and keeps its previous version
+  REJECTED   the proxy rejected the last response; a last good version stays in force
   HELD BACK  another proxy rejected it: it was not sent to this one
   NOT SENT   no resource of this type exists, or the proxy did not ask for it
   GONE       the connection of the proxy ended within the last hour, and its

@@ -70,10 +70,6 @@ func (v view) proxy(p report.Proxy) error {
 // reasonOf returns why a type has its state.
 func reasonOf(p report.Proxy, t report.Type) string {
 	switch t.State {
-	case report.Synced:
-		return "acknowledged"
-	case report.Stale:
-		return "no answer to the last response"
 	case report.Rejected:
 		return whoSays(t.Name, t.Reason)
 	case report.HeldBack:
@@ -83,15 +79,8 @@ func reasonOf(p report.Proxy, t report.Type) string {
 			}
 		}
 		return "another proxy rejected it"
-	case report.Gone:
-		return "lost; its Envoy keeps what it had"
-	case report.NotSent:
-		if t.Name == "lds" && starting(p) {
-			return "not requested: clusters are incomplete"
-		}
-		return "none exists, or none was requested"
 	}
-	return "-"
+	return cmp.Or(oneLine(t.Reason), "-") // an older control plane does not say it
 }
 
 func versions(p report.Proxy) string {

@@ -101,7 +101,7 @@ func (v view) rows(p report.Proxy) (rows [][]string) {
 		}
 	}
 	if len(types) == 0 {
-		types[report.NotSent] = []string{"-"}
+		types[report.NotSent], since[report.NotSent] = []string{"-"}, p.Connected
 	}
 	states := slices.SortedFunc(maps.Keys(types), func(a, b report.State) int {
 		return cmp.Or(cmp.Compare(severity(b), severity(a)), cmp.Compare(a, b))
@@ -129,7 +129,7 @@ func shownTypes(proxies []report.Proxy) []string {
 // cell returns the state of a type on a proxy.
 func (v view) cell(p report.Proxy, name string) string {
 	i := slices.IndexFunc(p.Types, func(t report.Type) bool { return t.Name == name })
-	if i < 0 || p.Types[i].State == report.NotSent {
+	if i < 0 || p.Types[i].Since.IsZero() {
 		return string(report.NotSent)
 	}
 	return fmt.Sprintf("%s (%s)", plain(string(p.Types[i].State)), age(p.Types[i].Since, v.now))

@@ -185,13 +185,14 @@ func (d debugger) standingOf(st *Stream, mine map[item]bool, refused []heldBack,
 		if i >= 0 && ours && types[explained[i]] && r.After < sequence && sequence <= r.UpTo {
 			out.State, out.What, out.Reason, out.By = report.Rejected, r.Type, r.Reason, st.Proxy.ID
 			out.Since = st.typeOf(explained[i]).Since
-			// Envoy keeps what it had; a plugin that an agent could not load is
-			// replaced, by what the plugin's fail strategy says.
-			out.LastGood = explained[i] != xds.TypeExtension || !strings.HasPrefix(r.Reason, report.AgentCode)
+			last := st.typeOf(explained[i])
+			last.Reason = r.Reason
+			out.LastGood = last.lastGood()
 			return out
 		}
 	}
 	if st.Settled >= sequence {
+		out.What, out.Since = report.Acknowledged, st.Connected
 		for typeURL := range types {
 			if p := st.typeOf(typeURL); p.Since.After(out.Since) {
 				out.Since = p.Since

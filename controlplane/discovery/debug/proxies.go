@@ -85,7 +85,7 @@ func (d debugger) proxies() (answerOf, error) {
 			out.Gone = append(out.Gone, report.Proxy{
 				Name: g.Proxy.ID, Namespace: g.Proxy.Namespace, Cluster: g.Proxy.ClusterID, Role: g.Proxy.Role, Addresses: g.Proxy.IPs,
 				Identity: g.Identity, Envoy: g.Proxy.Envoy, Agent: g.Proxy.Agent, Replica: cfg.Replica,
-				Types: []report.Type{{Name: "-", State: report.Gone, Since: g.Since}},
+				Types: []report.Type{{Name: "-", State: report.Gone, Since: g.Since, Reason: report.Lost}},
 			})
 		}
 	}
@@ -117,18 +117,22 @@ func (d debugger) describe(st *Stream) report.Proxy {
 	refused, _ := d.heldFrom(st)
 	for _, progress := range st.Types {
 		t := report.Type{
-			Name: progress.Name, State: progress.State(), Since: progress.Since,
+			Name: progress.Name, State: progress.State(), Since: progress.Since, Reason: progress.reason(),
 			Sent: nonceText(progress.Sent), Acked: nonceText(progress.Acked),
 		}
-		if t.State == report.Rejected {
-			t.Reason = progress.Reason
+		if t.Since.IsZero() {
+			t.Since = st.Connected
+		}
+		t.LastGood = t.State == report.Rejected && progress.lastGood()
+		if t.Reason == report.Unrequested && progress.TypeURL == xds.TypeListener && st.typeOf(xds.TypeCluster).State() == report.Synced {
+			t.Reason = report.Incomplete
 		}
 		if i := slices.Index(xds.Types, progress.TypeURL); i >= 0 && st.Given != nil && t.State != report.NotSent {
 			t.Resources = len(st.Given[i].Resources)
 		}
 		for _, h := range refused {
 			if h.Type == t.Name && t.State != report.Rejected {
-				t.State, t.Since, t.Reason = report.HeldBack, h.Since, h.Reason
+				t.State, t.Since, t.Reason, t.LastGood = report.HeldBack, h.Since, h.Reason, h.LastGood
 				if h.By == p.Name {
 					t.State = report.Rejected
 				}

@@ -4,6 +4,7 @@
 package debug
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -172,8 +173,30 @@ type TypeState struct {
 	Reason                string // of the last rejection
 	// Resumed is true if the proxy reconnected with everything that is current.
 	Resumed bool
-	// Since is when the last of these happened.
+	// Since is when the last of these happened, or the type was requested; zero if it was not.
 	Since time.Time
+}
+
+// lastGood reports whether an older version than the last one, which the proxy rejected, is in force. A
+// plugin that an agent could not load is replaced, by what its fail strategy says.
+func (t TypeState) lastGood() bool {
+	return (t.Acked != 0 || t.Resumed) && (t.TypeURL != xds.TypeExtension || !strings.HasPrefix(t.Reason, report.AgentCode))
+}
+
+// reason says why the type has its state.
+func (t TypeState) reason() string {
+	switch t.State() {
+	case report.Rejected:
+		return t.Reason
+	case report.Synced:
+		return report.Acknowledged
+	case report.Stale:
+		return report.Unanswered
+	}
+	if t.Since.IsZero() {
+		return report.Unrequested
+	}
+	return report.Nothing
 }
 
 // Rejection is what a proxy does not have because it rejected it: what the snapshots

@@ -232,7 +232,7 @@ function stateOf(proxy) {
   if (state === 'SYNCED' && of('cds') !== 'NOT SENT' && of('lds') === 'NOT SENT') state = 'NOT SENT'; // it starts
   const in_ = types.filter(t => t.state === state && (state !== 'NOT SENT' || t.type === 'lds'));
   const since = in_.map(t => t.since).filter(Boolean).sort((a, b) => Date.parse(a) - Date.parse(b)).at(-1);
-  const reasons = [...in_.map(t => t.reason), ...(proxy.held_back ?? []).map(h => `${h.type} ${h.name}, rejected by ${h.rejected_by}: ${h.reason}`)].filter(Boolean);
+  const reasons = state === 'SYNCED' ? [] : [...in_.map(t => t.reason), ...(proxy.held_back ?? []).map(h => `${h.type} ${h.name}, rejected by ${h.rejected_by}: ${h.reason}`)].filter(Boolean);
   return { state, since: since ?? proxy.connected, types: in_.map(t => t.type.toUpperCase()).join(' '), reason: [...new Set(reasons)].slice(0, 3).join('\n') };
 }
 
