@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/outrigger-mesh/outrigger/e2e/goldentest"
 )
 
 // TestInvalid reads invalid mesh files and compares all problems with the golden text for each
@@ -35,18 +37,7 @@ func TestInvalid(t *testing.T) {
 			got := (&Invalid{File: name + ".yaml", Problems: problems}).Error() + "\n"
 			got = strings.ReplaceAll(got, dir, "DIR")
 			golden := strings.TrimSuffix(file, ".yaml") + ".want"
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("problems (-want +got):\n%s", diff)
-			}
+			goldentest.Check(t, golden, got)
 		})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
 	"slices"
 	"testing"
 
@@ -19,6 +18,8 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/e2e/goldentest"
 )
 
 const pairMesh = `
@@ -44,18 +45,7 @@ func TestGenerated(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden := "testdata/generated.yaml"
-	if *update {
-		if err := os.WriteFile(golden, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("generated (-want +got):\n%s", diff)
-	}
+	goldentest.Check(t, golden, string(got))
 	kinds := map[string]int{}
 	d := yaml.NewDecoder(bytes.NewReader(got))
 	for {

@@ -6,7 +6,6 @@ package mesh
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -26,8 +25,6 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestMain also runs the programs that the tests start: they are links to the test binary,
 // distinguished by name.

@@ -4,14 +4,12 @@
 package deployment
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
@@ -20,9 +18,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/inject"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/e2e/goldentest"
 )
-
-var update = flag.Bool("update", false, "write the golden files in testdata again")
 
 func injector(t testing.TB) *inject.Injector {
 	t.Helper()
@@ -84,18 +81,7 @@ func TestRender(t *testing.T) {
 				out.WriteString("---\n" + string(doc))
 			}
 			golden := strings.TrimSuffix(file, ".yaml") + ".want"
-			if *update {
-				if err := os.WriteFile(golden, []byte(out.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), out.String()); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			goldentest.Check(t, golden, out.String())
 		})
 	}
 }

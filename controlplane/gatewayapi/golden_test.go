@@ -4,7 +4,6 @@
 package gatewayapi
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -19,9 +18,8 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/e2e/goldentest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // objects decodes YAML. Objects without a creation time are ordered by position: the first is the
 // oldest.
@@ -136,19 +134,7 @@ func TestConvert(t *testing.T) {
 				t.Errorf("a second conversion differs (-first +second):\n%s", cmp.Diff(got, again))
 			}
 			want := strings.TrimSuffix(path, ".yaml") + ".want"
-			if *update {
-				if err := os.WriteFile(want, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			golden, err := os.ReadFile(want)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(golden), got); diff != "" {
-				t.Errorf("the result differs from the golden file (-want +got):\n%s", diff)
-			}
+			goldentest.Check(t, want, got)
 		})
 	}
 }

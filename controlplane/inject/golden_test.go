@@ -5,7 +5,6 @@ package inject
 
 import (
 	"bytes"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,9 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/e2e/goldentest"
 )
-
-var update = flag.Bool("update", false, "write the golden files in testdata again")
 
 // newInjector returns an injector with a configuration, values and mesh config, all as YAML.
 func newInjector(t testing.TB, config, values, mesh string) *Injector {
@@ -98,18 +96,7 @@ func TestGolden(t *testing.T) {
 				golden = strings.TrimSuffix(file, ".yaml") + ".out.diff"
 				text = udiff.Unified("plain", "this", plain, text)
 			}
-			if *update {
-				if err := os.WriteFile(golden, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), text); diff != "" {
-				t.Errorf("the result differs from the golden file (-want +got):\n%s", diff)
-			}
+			goldentest.Check(t, golden, text)
 			if diff := cmp.Diff(string(got), string(run(t, in, got))); diff != "" {
 				t.Errorf("a second injection changed the result (-first +second):\n%s", diff)
 			}

@@ -31,6 +31,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/e2e/goldentest"
 )
 
 // axe is a package of npm that finds obstacles to accessibility, and the hash of its archive as npm has it.
@@ -171,13 +172,13 @@ func TestDashboardPage(t *testing.T) {
 	b.scheme("light")
 	b.until(`document.querySelectorAll('#edges tbody tr').length === 5 && document.querySelectorAll('#found .badge').length === 1 && document.querySelectorAll('#changes button').length === 2 && document.querySelectorAll('#clocks tbody tr').length === 5`)
 	const golden, shown = "testdata/dashboard.txt", "../../docs/dashboard.png"
-	if text := eval[string](b, outline); *update {
+	if text := eval[string](b, outline); *goldentest.Update {
 		writeFile(t, golden, []byte(text))
 	} else if want, err := os.ReadFile(golden); err != nil || text != string(want) {
 		t.Errorf("the structure of the page: (-want +got)\n%s%v", cmp.Diff(strings.Split(string(want), "\n"), strings.Split(text, "\n")), err)
 	}
 	light := b.screenshot()
-	if *update {
+	if *goldentest.Update {
 		writeFile(t, shown, encoded(t, light))
 	}
 	raw, err := os.ReadFile(shown)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"net/url"
 	"slices"
 	"strings"
@@ -85,6 +86,8 @@ error; 2 for a wrong command line.`,
 					return cfg.Exit(exitUsage, fmt.Errorf("--at and --watch are for objects and proxies: the code %s does not change", e.Code))
 				}
 				return f.explainCode(cmd, e)
+			} else if len(args) == 1 && likeCode.MatchString(args[0]) {
+				return cfg.Exit(exitUsage, fmt.Errorf("no check has the code %s: outrigger analyze -L lists the codes", args[0]))
 			}
 			if f.watch && f.at != "" {
 				return cfg.Exit(exitUsage, errors.New("--watch prints what changes, and the past does not: leave out --at"))
@@ -115,6 +118,9 @@ error; 2 for a wrong command line.`,
 	cmd.AddCommand(newExplainRequestCommand(cfg))
 	return cmd
 }
+
+// likeCode is what a code of outrigger analyze looks like.
+var likeCode = regexp.MustCompile(`^(?i:IST|OUT)[0-9]+$`)
 
 func (f *askFlags) explainCode(cmd *cobra.Command, e analyze.Explanation) error {
 	if !f.forReaders() {

@@ -6,9 +6,7 @@ package inspect
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,16 +15,13 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/e2e/goldentest"
 	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
-
-var update = flag.Bool("update", false, "write the golden files again")
 
 var now = time.Date(2026, 5, 1, 3, 0, 0, 0, time.UTC)
 
@@ -291,19 +286,7 @@ func fits(t *testing.T, name, text string, width int) {
 // golden compares an output with a file of testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
-	file := filepath.Join("testdata", name+".txt")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", file, diff)
-	}
+	goldentest.Check(t, filepath.Join("testdata", name+".txt"), got)
 }
 
 // TestSuggestedCommands checks that every suggested command is valid.

@@ -10,8 +10,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -238,15 +236,7 @@ func TestTopTables(t *testing.T) {
 			t.Errorf("a line has %d characters or an escape character: %q", n, line)
 		}
 	}
-	file := filepath.Join("testdata", "top.txt")
-	if *update {
-		if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want, err := os.ReadFile(file); err != nil || b.String() != string(want) {
-		t.Errorf("error %v: got\n%s\nwant\n%s", err, b.String(), want)
-	}
+	golden(t, "top", b.String())
 }
 
 func TestTop(t *testing.T) {

@@ -4,17 +4,14 @@
 package codec
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/outrigger-mesh/outrigger/e2e/goldentest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestDecodeGolden decodes testdata/*.yaml and compares the objects and problems, as users see
 // them, with the .want file of the same name.
@@ -43,19 +40,7 @@ func TestDecodeGolden(t *testing.T) {
 				fmt.Fprintln(&b, p)
 			}
 			want := strings.TrimSuffix(path, ".yaml") + ".want"
-			if *update {
-				if err := os.WriteFile(want, []byte(b.String()), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			golden, err := os.ReadFile(want)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(golden), b.String()); diff != "" {
-				t.Errorf("decoding differs from the golden file (-want +got):\n%s", diff)
-			}
+			goldentest.Check(t, want, b.String())
 		})
 	}
 }
