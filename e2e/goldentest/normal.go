@@ -40,6 +40,8 @@ var differing = []struct {
 	{regexp.MustCompile(`\b[0-9a-f]{6}…[0-9a-f]{12}\b`), "123456…123456789abc"}, // serial numbers
 	{regexp.MustCompile(`^[0-9a-f]{8}$`), "12345678"},                           // the revision in a cell
 	{regexp.MustCompile(`\b[0-9a-f]{16}\b`), "0123456789abcdef"},
+	{regexp.MustCompile(`\b[0-9a-f]{4}…[0-9a-f]{10}\b`), "1234…123456789a"}, // and hashes
+	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), strings.Repeat("0123456789abcdef", 4)},
 	{regexp.MustCompile(`\b[0-9a-f]{32}\b`), "0123456789abcdef0123456789abcdef"},
 }
 
