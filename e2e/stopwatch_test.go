@@ -5,11 +5,11 @@ package e2e
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -28,7 +28,7 @@ const (
 	securityObject   = "apiVersion: security.istio.io/v1\nkind: "
 )
 
-// incidents returns ten incidents of the example shop.
+// incidents returns the incidents of the example shop.
 func incidents() []incident {
 	route := func(http string) string {
 		return networkingObject + "VirtualService\nmetadata: {name: catalog}\nspec: {hosts: [catalog], http: [" + http + "]}\n"
@@ -78,7 +78,14 @@ func incidents() []incident {
 			[]string{"status", "explain envoyfilter/lua"},
 			[]string{"rejected it", "script load error", "config/incident.yaml:1"},
 		},
+		{seen: "a proxy is lost", commands: []string{"status"}, cause: []string{"orders.default", "GONE", "1 has lost the connection"}},
+		{seen: "the control plane is dead", commands: []string{"status"}, cause: []string{"error: control plane 127.", "connection refused", "No control plane was reached"}},
 	}
+}
+
+// killed returns the processes whose end is the incident, as programs and workloads.
+func killed() map[string][2]string {
+	return map[string][2]string{"a proxy is lost": {"outrigger-agent", "orders"}, "the control plane is dead": {"outrigger-control", ""}}
 }
 
 // TestStopwatch plants incidents in the example shop, and measures how long the commands take that name
@@ -97,6 +104,15 @@ func TestStopwatch(t *testing.T) {
 		if i.mistake != "" {
 			s.write(file, i.mistake)
 		}
+		ended, kills := killed()[i.seen]
+		if kills {
+			one := s.find(ended[0], ended[1])
+			if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil { // so that it does not start it again
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = s.cmd.Process.Signal(syscall.SIGCONT) }) // after a failure
+			kill(t, one)
+		}
 		took := time.Duration(0)
 		eventually(t, 2*time.Minute, func() string { // until the change has arrived
 			began, out := time.Now(), ""
@@ -112,8 +128,19 @@ func TestStopwatch(t *testing.T) {
 			}
 			return ""
 		})
-		fmt.Fprintf(&rows, "| %s | `outrigger %s` | %.1f s |\n", i.seen, strings.Join(i.commands, "`, `outrigger "), math.Ceil(took.Seconds()*10)/10)
+		fmt.Fprintf(&rows, "| %s | `outrigger %s` | %d ms |\n", i.seen, strings.Join(i.commands, "`, `outrigger "), took.Milliseconds())
 		switch {
+		case kills:
+			if err := s.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, 2*time.Minute, func() string { // it starts again
+				out, err := s.tool("status")
+				if err != nil {
+					return out
+				}
+				return ""
+			})
 		case i.catalog:
 			s.write(file, catalog)
 		case i.mistake != "":
@@ -136,7 +163,7 @@ func TestStopwatch(t *testing.T) {
 		}
 		return
 	}
-	times := regexp.MustCompile(`\| [0-9.]+ s \|`)
+	times := regexp.MustCompile(`\| [0-9]+ ms \|`)
 	if want, has := times.ReplaceAllString(rows.String(), "|"), times.ReplaceAllString(table, "|"); want != has {
 		t.Errorf("the table of incidents is\n%s\nwant\n%s", has, want)
 	}
