@@ -11,7 +11,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -71,14 +70,17 @@ func (b *bugReport) ofProxies(ctx context.Context, addresses []string) {
 		list = list[:b.flags.proxies]
 		b.missed(count(n, "other proxy", "other proxies"), errors.New("collect more with --proxies"))
 	}
-	var mu sync.Mutex // guards b
 	var g errgroup.Group
 	g.SetLimit(proxiesAtOnce)
+	turn := make(chan struct{}) // closed when those before have been added
+	close(turn)
 	for _, p := range list {
+		mine, next := turn, make(chan struct{})
+		turn = next
 		g.Go(func() error {
+			defer close(next)
 			parts := b.flags.answersOf(ctx, p)
-			mu.Lock()
-			defer mu.Unlock()
+			<-mine
 			b.addProxy(path.Join("proxies", strings.ReplaceAll(p.name, "/", "_")), parts)
 			return nil
 		})
