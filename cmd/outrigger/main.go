@@ -95,7 +95,7 @@ func newRootCommand(env environment, kill <-chan struct{}, cluster *inspect.Clus
 		Default: func() ([]string, error) { return inspect.Controls(env.control, cluster) }, Cluster: cluster, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb, Width: columns.OfTerminal(os.Stdout),
 	}
 	observe := func(w mesh.Watched) mesh.Observer { return inspect.Observer(questions, w) }
-	root.AddCommand(newUpCommand(env, kill, observe), newInjectCommand(), machine.NewJoinCommand(), machine.NewLeaveCommand(), machine.NewBackupCommand(version), collateral.NewVersion(version), collateral.New())
+	root.AddCommand(newUpCommand(env, kill, observe), newInjectCommand(), machine.NewJoinCommand(), machine.NewLeaveCommand(), machine.NewBackupCommand(version), inspect.NewVersion(questions, version), collateral.New())
 	root.AddCommand(objects.Commands(objects.Config{
 		Open: stores.Open, Default: stores.Default, Past: func(cmd *cobra.Command) objects.Past { return inspect.PastOf(questions, cmd) }, Envoy: env.envoy, In: os.Stdin, Terminal: objects.IsTerminal(os.Stdin), Width: columns.OfTerminal(os.Stdout),
 		OpenTerminal: func() (io.ReadWriteCloser, error) { return objects.OpenTerminal(os.Stdout) },

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"net/url"
@@ -101,9 +102,7 @@ func TestMeshOutput(t *testing.T) {
 	if err := errors.Join(err, os.Symlink(bin, filepath.Join(s.Dir, "programs"))); err != nil {
 		t.Fatal(err)
 	}
-	if envoy := os.Getenv("ENVOY"); envoy != "" {
-		s.Env = append(s.Env, "ENVOY="+envoy)
-	}
+	s.Env = append(s.Env, "ENVOY="+cmp.Or(os.Getenv("ENVOY"), filepath.Join(bin, "envoy")))
 	meshtest.Run(t, bin, s.Dir)
 	host, err := os.Hostname()
 	built, readErr := os.ReadFile(filepath.Join(bin, ".version"))

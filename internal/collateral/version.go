@@ -16,32 +16,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// buildInfo is the output of version, in the format of Istio's programs.
-type buildInfo struct {
+// BuildInfo describes how a program was built, in the format of Istio's programs.
+type BuildInfo struct {
 	Version       string `json:"version"`
 	GitRevision   string `json:"revision"`
 	GolangVersion string `json:"golang_version"`
 	BuildStatus   string `json:"status"`
 	GitTag        string `json:"tag"`
-}
-
-// NewVersion returns the command that prints the version of a program.
-func NewVersion(version string) *cobra.Command {
-	var output format
-	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "" {
-				return printVersion(cmd.OutOrStdout(), thisBuild(version), false, output)
-			}
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), version)
-			return err
-		},
-	}
-	output.add(cmd)
-	return cmd
 }
 
 // format is the value of the flag -o.
@@ -96,7 +77,7 @@ func newBuildVersion(program, version string) *cobra.Command {
 		Args:    cobra.NoArgs,
 		Example: "  " + program + " version\n  " + program + " version -s\n  " + program + " version -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return printVersion(cmd.OutOrStdout(), thisBuild(version), short, output)
+			return printVersion(cmd.OutOrStdout(), ThisBuild(version), short, output)
 		},
 	}
 	cmd.Flags().BoolVarP(&short, "short", "s", false, "print the version only")
@@ -104,11 +85,11 @@ func newBuildVersion(program, version string) *cobra.Command {
 	return cmd
 }
 
-func printVersion(w io.Writer, info buildInfo, short bool, output format) error {
+func printVersion(w io.Writer, info BuildInfo, short bool, output format) error {
 	var out string
 	switch {
 	case output == "json":
-		doc, err := json.MarshalIndent(map[string]buildInfo{"clientVersion": info}, "", "  ")
+		doc, err := json.MarshalIndent(map[string]BuildInfo{"clientVersion": info}, "", "  ")
 		if err != nil {
 			return err
 		}
@@ -119,11 +100,16 @@ func printVersion(w io.Writer, info buildInfo, short bool, output format) error 
 	case short:
 		out = shortVersion(info.Version)
 	default:
-		out = fmt.Sprintf("client version: version.BuildInfo{Version:%q, GitRevision:%q, GolangVersion:%q, BuildStatus:%q, GitTag:%q}\n",
-			info.Version, info.GitRevision, info.GolangVersion, info.BuildStatus, info.GitTag)
+		out = "client version: " + info.Long() + "\n"
 	}
 	_, err := io.WriteString(w, out)
 	return err
+}
+
+// Long returns all that is known, as Istio's programs print it.
+func (info BuildInfo) Long() string {
+	return fmt.Sprintf("version.BuildInfo{Version:%q, GitRevision:%q, GolangVersion:%q, BuildStatus:%q, GitTag:%q}",
+		info.Version, info.GitRevision, info.GolangVersion, info.BuildStatus, info.GitTag)
 }
 
 // yamlText quotes text that YAML might not parse as a string, such as a revision of
@@ -141,9 +127,9 @@ func yamlText(s string) string {
 	return s
 }
 
-// thisBuild returns what the linker and the compiler recorded.
-func thisBuild(version string) buildInfo {
-	info := buildInfo{Version: version, GitRevision: "unknown", GolangVersion: runtime.Version(), BuildStatus: "unknown", GitTag: version}
+// ThisBuild returns what the linker and the compiler recorded.
+func ThisBuild(version string) BuildInfo {
+	info := BuildInfo{Version: version, GitRevision: "unknown", GolangVersion: runtime.Version(), BuildStatus: "unknown", GitTag: version}
 	build, ok := debug.ReadBuildInfo()
 	if !ok {
 		return info

@@ -17,7 +17,7 @@ import (
 // TestPrintVersion checks that the output is the same as that of Istio's programs.
 func TestPrintVersion(t *testing.T) {
 	t.Parallel()
-	info := buildInfo{Version: "1.2.3", GitRevision: "12e4567", GolangVersion: "go1.26.8", BuildStatus: "Clean", GitTag: "v1.2.3"}
+	info := BuildInfo{Version: "1.2.3", GitRevision: "12e4567", GolangVersion: "go1.26.8", BuildStatus: "Clean", GitTag: "v1.2.3"}
 	for args, want := range map[string]string{
 		"":      `client version: version.BuildInfo{Version:"1.2.3", GitRevision:"12e4567", GolangVersion:"go1.26.8", BuildStatus:"Clean", GitTag:"v1.2.3"}` + "\n",
 		"short": "client version: 1.2.3\n",
