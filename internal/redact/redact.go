@@ -39,6 +39,9 @@ func withoutKeys(text string) string {
 // sensitive, Envoy's argument with a bootstrap, and a list of headers.
 var whollySecret = regexp.MustCompile(`(?i)^(private_?key(_?provider)?|pkcs_?12|session_?ticket_?keys|(downstream_?)?auth_?username|context_?extensions|config_?yaml|include_?additional_?headers_?in_?check)$`)
 
+// pollDelay is the duration of a private key provider in a mesh config.
+const pollDelay = "pollDelay"
+
 // harmlessField are fields whose names look like those of secrets, but whose values are names.
 var harmlessField = map[string]bool{"credentialName": true, "credentialNames": true, "secretName": true, "fromCookies": true, "tokenAudience": true}
 
@@ -84,7 +87,7 @@ func hidden(value any, secret bool) any {
 			if key == "annotations" {
 				of = annotations(of)
 			}
-			v[key] = hidden(of, secret || holds || webKey && keyMembers[key] || object && (key == "data" || key == "stringData") || whollySecret.MatchString(key) ||
+			v[key] = hidden(of, secret && key != pollDelay || holds || webKey && keyMembers[key] || object && (key == "data" || key == "stringData") || whollySecret.MatchString(key) ||
 				named && valueField.MatchString(key))
 		}
 	case []any:
