@@ -194,10 +194,10 @@ func (f *proxyConfigFlags) readFile(in io.Reader) (raw []byte, name string, err 
 	if err == nil && len(raw) > maxAnswer {
 		err = fmt.Errorf("it has more than %d bytes", maxAnswer)
 	}
-	if err != nil {
-		return nil, name, fmt.Errorf("read %s: %w", name, err)
+	if err != nil && !errors.As(err, new(*fs.PathError)) { // which names the file
+		err = fmt.Errorf("read %s: %w", name, err)
 	}
-	return raw, name, nil
+	return raw, name, err
 }
 
 // saved reads a dump from a file.

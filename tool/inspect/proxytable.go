@@ -36,7 +36,7 @@ func (v view) configuration(c *configuration, list []part) error {
 			rows = append(rows, p.rows(r, all)...)
 		}
 		if len(rows) == 1 {
-			v.say("No %s.\n", p.name)
+			v.say("No %s.\n", cmp.Or(map[string]string{extensions: "extensions"}[p.name], p.name))
 			continue
 		}
 		short, err := v.columns(without(rows, p.optional...), p.short)
