@@ -49,6 +49,7 @@ type Debouncer struct {
 	// pending is the union of the added changes. Its maps are not shared, and are
 	// extended in place. Its size is bounded by the number of objects of the mesh.
 	pending     model.Change
+	building    model.Change // what Build has, empty between its calls
 	first, last time.Time
 }
 
@@ -74,6 +75,18 @@ func (d *Debouncer) Add(c model.Change) {
 	case d.wake <- struct{}{}:
 	default: // a token is there already
 	}
+}
+
+// Holds reports whether an added change of an object has not been built yet.
+func (d *Debouncer) Holds(key model.Key) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range []model.Change{d.pending, d.building} {
+		if _, changed := c.Keys[key]; changed || c.All {
+			return true
+		}
+	}
+	return false
 }
 
 // gather adds a change to pending. The caller must hold mu.
@@ -118,6 +131,9 @@ func (d *Debouncer) Run(ctx context.Context) error {
 				d.cfg.Waited(began.Sub(first))
 			}
 			d.cfg.Build(c)
+			d.mu.Lock()
+			d.building = model.Change{}
+			d.mu.Unlock()
 			built = time.Now()
 			took = built.Sub(began)
 		}
@@ -155,6 +171,6 @@ func (d *Debouncer) take() (model.Change, time.Time) {
 	default:
 	}
 	c := d.pending
-	d.pending = model.Change{}
+	d.pending, d.building = model.Change{}, c
 	return c, d.first
 }

@@ -114,6 +114,36 @@ func TestDebouncerReportsWait(t *testing.T) {
 	})
 }
 
+// TestDebouncerHolds checks that a change is held until its build has ended.
+func TestDebouncerHolds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		d := NewDebouncer(DebouncerConfig{After: time.Second, Max: time.Minute, Build: func(model.Change) { time.Sleep(time.Hour) }})
+		check := func(when string, want bool) {
+			t.Helper()
+			if got := d.Holds(key(0)); got != want || d.Holds(key(1)) {
+				t.Errorf("%s: Holds returns %v and %v, want %v and false", when, got, d.Holds(key(1)), want)
+			}
+		}
+		check("before the change", false)
+		d.Add(model.NewChange(key(0)))
+		check("added", true)
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = d.Run(ctx) })
+		synctest.Wait()
+		check("during the build", true)
+		time.Sleep(2 * time.Hour)
+		check("after the build", false)
+		d.Add(model.Change{All: true})
+		if !d.Holds(key(1)) {
+			t.Error("a change of everything is not one of the object")
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
 func TestDebouncerIgnoresEmptyChange(t *testing.T) {
 	t.Parallel()
 	d := NewDebouncer(DebouncerConfig{})

@@ -199,8 +199,10 @@ type Object struct {
 	Source  string `json:"source,omitempty"`
 	// Changed is when its last change went out; Started is true if it is older
 	// than the replica, whose start this is then.
-	Changed  time.Time `json:"changed,omitzero"`
-	Started  bool      `json:"since_start,omitempty"`
+	Changed time.Time `json:"changed,omitzero"`
+	Started bool      `json:"since_start,omitempty"`
+	// Pending is true if a newer change is being read, so that all that follows is older.
+	Pending  bool      `json:"pending,omitempty"`
 	Problems []Problem `json:"problems,omitempty"`
 	// Resources are those that it has a part in, for some proxy.
 	Resources []Resource `json:"resources,omitempty"`
@@ -295,7 +297,7 @@ func Merge(all []Object) Object {
 		if i > 0 {
 			out.Replica += ", " + o.Replica
 			out.Others += o.Others
-			out.Found, out.InForce, out.Cut = out.Found || o.Found, out.InForce || o.InForce, out.Cut || o.Cut
+			out.Found, out.InForce, out.Cut, out.Pending = out.Found || o.Found, out.InForce || o.InForce, out.Cut || o.Cut, out.Pending || o.Pending
 			if o.Changed.After(out.Changed) {
 				out.Changed, out.Started = o.Changed, o.Started
 			}

@@ -45,6 +45,7 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 		Preview: func() debug.Generator { return generate.New(cfg.Generate) }, Propose: s.propose,
 		Objects: s.objects.store, Stores: s.objects.store.Names(), Changed: s.history.changed, Past: s.revisions, PastServices: services,
 		Problems: func() []debug.KnownProblem { return s.history.problems(s.objects.store.Problems()) },
+		Pending:  func(key model.Key) bool { return s.debounce.Holds(key) },
 		Faults:   s.faultsNow, Credentials: s.ends,
 		DenyListProblem: func() string {
 			if err := s.objects.denyList.Err(); err != nil {

@@ -34,6 +34,8 @@ func (v view) object(o report.Object) error {
 	}
 	v.say("%s.\n", title)
 	switch {
+	case o.Pending:
+		v.say("A change of it is being read and not sent yet; what follows is older.\n")
 	case o.Changed.IsZero():
 	case o.Started:
 		v.say("It has not changed since the control plane started, %s ago.\n", age(o.Changed, v.now))

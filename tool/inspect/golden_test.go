@@ -226,6 +226,7 @@ func TestGolden(t *testing.T) {
 		"history-mesh":    func(v view) error { return errors.Join(v.history(pastMesh()), v.versions(pastMesh())) },
 		"explain":         func(v view) error { return v.object(virtualService()) },
 		"explain-well":    func(v view) error { return v.object(old) },
+		"explain-pending": func(v view) error { o := old; o.Pending = true; return v.object(o) },
 		"explain-none":    func(v view) error { return v.object(none) },
 		"explain-invalid": func(v view) error { return v.object(unborn) },
 		"explain-inert":   func(v view) error { return v.object(idle) },

@@ -105,6 +105,7 @@ func (d debugger) explainObject(key model.Key) report.Object {
 	sequence := d.mesh.Sequence
 	if cfg.Changed != nil && !d.then {
 		sequence, out.Changed, out.Started = cfg.Changed(key)
+		out.Pending = sequence > d.mesh.Sequence || cfg.Pending != nil && cfg.Pending(key)
 	}
 	out.Problems = d.problemsOf(func(k model.Key) bool { return k == key })
 	of := finder{key, map[*xds.Set][]string{}}
@@ -227,7 +228,8 @@ func (d debugger) problemsOf(of func(model.Key) bool) []report.Problem {
 	var out []report.Problem
 	for _, p := range d.problems() {
 		if of(p.Object) {
-			out = append(out, report.Problem{Object: refOf(p.Object), Source: p.Source, Reason: p.Reason, Warning: p.Warning, Since: p.Since.Truncate(time.Second)})
+			warning := p.Warning && !p.Dangling // as in analyze, a reference to nothing is an error
+			out = append(out, report.Problem{Object: refOf(p.Object), Source: p.Source, Reason: p.Reason, Warning: warning, Since: p.Since.Truncate(time.Second)})
 		}
 	}
 	return out

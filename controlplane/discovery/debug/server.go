@@ -47,6 +47,8 @@ type Config struct {
 	// Changed returns the sequence of the snapshot that brought the last change of
 	// an object, and when; first is true for one that is as it was at the start.
 	Changed func(model.Key) (sequence uint64, at time.Time, first bool)
+	// Pending reports whether the newest snapshot lacks a change of an object; it may be nil.
+	Pending func(model.Key) bool
 	// Credential returns an error if a Secret is not a valid certificate with its key.
 	Credential func(namespace, name string) error
 	// GatewaysOwnNamespace is that of the generator: Gateways select proxies of their own
