@@ -137,11 +137,11 @@ func (r *release) rendered(values map[string]any) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	version, err := tool(r.t, "", "version")
+	version, err := tool(r.t, "", "version", "--remote=false")
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	chart.Metadata.AppVersion = strings.TrimSpace(version)
+	chart.Metadata.AppVersion = strings.TrimSpace(strings.TrimPrefix(version, "client version: "))
 	i := action.NewInstall(r.config)
 	i.ReleaseName, i.Namespace, i.WaitStrategy, i.DryRunStrategy = r.name, r.namespace, helmkube.HookOnlyStrategy, action.DryRunServer
 	out, err := i.Run(chart, values)
